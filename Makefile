@@ -1,0 +1,34 @@
+# make setup · make test · make demo · make bench      (PYTHON=python3.12 make setup picks an interpreter)
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
+BIN := .venv/bin
+
+.PHONY: setup test lint types unit demo bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "flexconv needs Python 3.11 or newer; none found on PATH"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,export,viz,docs,dev]"
+	touch $@
+
+test: lint types unit
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready
+	$(BIN)/pyright
+
+unit: .venv/ready
+	$(BIN)/python -m pytest -n 2
+
+demo: .venv/ready
+	$(BIN)/python examples/learn_a_size.py
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis

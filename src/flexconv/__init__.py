@@ -1,0 +1,34 @@
+"""flexconv: PyTorch convolutions that learn how large they are.
+
+    from flexconv import FlexConv2d
+    layer = FlexConv2d(3, 16, kernel_size=33)       # at most 33 × 33, starts small, grows if that helps
+    layer.extent                                    # (5, 5)
+
+`flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions.
+"""
+
+from . import compat as compat
+from . import nn as nn
+from . import ops as ops
+from .nn import FlexConv1d as FlexConv1d
+from .nn import FlexConv2d as FlexConv2d
+from .nn import FlexConv3d as FlexConv3d
+from .nn import GaussianMask as GaussianMask
+from .nn import RotatedGaussianMask as RotatedGaussianMask
+from .nn import Streaming as Streaming
+from .nn import refresh_extents as refresh_extents
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FlexConv1d",
+    "FlexConv2d",
+    "FlexConv3d",
+    "GaussianMask",
+    "RotatedGaussianMask",
+    "Streaming",
+    "compat",
+    "nn",
+    "ops",
+    "refresh_extents",
+]

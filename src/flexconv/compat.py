@@ -1,0 +1,182 @@
+"""Weights of the authors' FlexConv code, in ours.
+
+Their modules are rebuilt with the published behaviour (window symmetric about 0, no guards on the mask) and return the
+published numbers, except where their FFT convolutions are wrong: those follow the convolution's definition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._arguments import unknown_name
+from .nn import (
+    MLP,
+    NSIREN,
+    SIREN,
+    FlexConv1d,
+    FlexConv2d,
+    FourierNet,
+    GaborNet,
+    GaussianMask,
+    KernelGenerator,
+    MAGNet,
+    NJet,
+)
+
+State = Mapping[str, torch.Tensor]
+
+_LAYERS = {1: FlexConv1d, 2: FlexConv2d}
+
+
+def from_authors(
+    state: Mapping[str, Any],
+    *,
+    kernel_size: int | Sequence[int],
+    generator: str = "magnet",
+    sampling_scale: float = 1.0,
+    cropping: bool = True,
+) -> torch.nn.Module:
+    """A layer or a bare generator from a state in the authors' names, in eval mode and the state's precision.
+
+    Arguments:
+        state: names to arrays or tensors, as in their `state_dict()`. A layer has `Kernel.…`, `bias` and, unless it is
+            a CKConv, `mask_params`; a bare generator has the names without `Kernel.`; an N-Jet `alphas` and `scales`.
+        kernel_size: the horizon, i.e. the size of the grid. (For a bare generator it has no meaning.)
+        generator: "magnet", "gabor", "fourier", "siren", "nsiren" or "mlp".
+        sampling_scale: the factor (r1/r2)^D their layers are built with at another resolution.
+        cropping: their dynamic cropping.
+
+    """
+    if generator not in _READERS:
+        unknown_name("generator", generator, _READERS)
+    tensors = {name: torch.as_tensor(np.asarray(value)).clone() for name, value in state.items()}
+    if "alphas" in tensors:
+        return _read_njet(tensors, kernel_size).eval()
+    prefix = "Kernel."
+    if not any(name.startswith(prefix) for name in tensors):
+        return _READERS[generator](tensors).eval()
+    inner = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+    kernel = _READERS[generator](inner)
+    mask_params, bias = tensors.pop("mask_params", None), tensors.pop("bias")
+    for name in ("train_length", "conv_kernel"):  # the horizon they saw, and a cached kernel
+        tensors.pop(name, None)
+    _refuse_rest(tensors)
+    mask = None
+    if mask_params is not None:
+        mask = GaussianMask(kernel.dims, threshold=0.1 if cropping else None, form="authors", dtype=mask_params.dtype)
+        _assign(mask, mean=mask_params[:, 0], sigma=mask_params[:, 1])
+    layer = _LAYERS[kernel.dims](
+        kernel.channels // len(bias),
+        len(bias),
+        kernel_size,
+        padding="causal" if kernel.dims == 1 else "same",
+        dtype=bias.dtype,
+        kernel=kernel,
+        mask=mask,
+    )
+    if mask is not None and mask_params is not None:
+        _assign(mask, mean=mask_params[:, 0])
+    _assign(layer, bias=bias)
+    layer.kernel_scale = float(sampling_scale)
+    return layer.eval()
+
+
+def _read_mfn(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> KernelGenerator:
+    layers = len([name for name in state if re.fullmatch(r"linear\.\d+\.weight", name)])
+    filters = range(layers + 1)
+    hidden, dims = state["filters.0.linear.weight"].shape[:2]
+    steerable = {"steerable": True} if "filters.0.theta" in state else {}
+    output = state["output_linear.weight"]
+    net = make(dims, len(output), hidden=hidden, layers=layers, dtype=output.dtype, **steerable)
+    _assign(
+        net,
+        frequency=torch.stack([_matrix(state.pop(f"filters.{i}.linear.weight")) for i in filters]),
+        phase=torch.stack([state.pop(f"filters.{i}.linear.bias") for i in filters]),
+        mix_weight=torch.stack([_matrix(state.pop(f"linear.{i}.weight")) for i in range(layers)]),
+        mix_bias=torch.stack([state.pop(f"linear.{i}.bias") for i in range(layers)]),
+    )
+    for name in ("mu", "gamma", "theta"):
+        if f"filters.0.{name}" in state:
+            _assign(net, **{name: torch.stack([state.pop(f"filters.{i}.{name}") for i in filters])})
+    _assign(net.output, weight=_matrix(state.pop("output_linear.weight")), bias=state.pop("output_linear.bias"))
+    _refuse_rest(state)
+    return net
+
+
+def _read_perceptron(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> KernelGenerator:
+    """SIREN, NSIREN and MLP: `kernel_net.i.…`, where i counts activations (and norms) too."""
+    indices = sorted({int(name.split(".")[1]) for name in state})
+    maps = [i for i in indices if f"kernel_net.{i}.bias" in state]
+    weight_norm = f"kernel_net.{maps[0]}.weight_v" in state
+    first = state[f"kernel_net.{maps[0]}.weight{'_v' if weight_norm else ''}"]
+    last = state[f"kernel_net.{maps[-1]}.bias"]
+    options: dict[str, Any] = {"weight_norm": True} if weight_norm else {}
+    net = make(first.shape[1], len(last), hidden=first.shape[0], layers=len(maps), dtype=last.dtype, **options)
+    for i, linear in zip(maps, net.maps, strict=True):
+        for name in ("weight_v", "weight_g") if weight_norm else ("weight",):
+            _assign(linear, **{name: _matrix(state.pop(f"kernel_net.{i}.{name}"))})
+        _assign(linear, bias=state.pop(f"kernel_net.{i}.bias"))
+    omegas = [state.pop(f"kernel_net.{i}.omega_0") for i in maps[:-1] if f"kernel_net.{i}.omega_0" in state]
+    if omegas:
+        _assign(net, omega_0=torch.cat([omega.reshape(1) for omega in omegas]))
+    _refuse_rest(state)
+    return net
+
+
+def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int]) -> FlexConv2d:
+    """Their [derivative, in, out] weights; derivatives (i, j) listed with i rising and j falling."""
+    alphas = state.pop("alphas")
+    count, in_channels, out_channels = alphas.shape
+    order = next(n for n in range(count) if (n + 1) * (n + 2) // 2 == count)
+    layer = FlexConv2d(
+        in_channels,
+        out_channels,
+        kernel_size,
+        bias=False,
+        dtype=alphas.dtype,
+        kernel=partial(NJet, order=order),
+        mask=None,
+    )
+    jet = layer.generator
+    assert isinstance(jet, NJet)
+    listed = [(i, j) for i in range(order + 1) for j in range(order - i, -1, -1)]
+    reordered = torch.stack([alphas[listed.index(n)] for n in jet.orders])  # type: ignore[arg-type]
+    _assign(jet, alpha=reordered.permute(2, 1, 0).reshape(out_channels * in_channels, count), scale=state.pop("scales"))
+    _refuse_rest(state)
+    return layer
+
+
+_READERS: dict[str, Callable[[dict[str, torch.Tensor]], KernelGenerator]] = {
+    "magnet": partial(_read_mfn, make=MAGNet),
+    "gabor": partial(_read_mfn, make=GaborNet),
+    "fourier": partial(_read_mfn, make=FourierNet),
+    "siren": partial(_read_perceptron, make=SIREN),
+    "nsiren": partial(_read_perceptron, make=NSIREN),
+    "mlp": partial(_read_perceptron, make=MLP),
+}
+
+
+def _matrix(weight: torch.Tensor) -> torch.Tensor:
+    """A 1×1 convolution's weight [out, in, 1, …] as a matrix [out, in]."""
+    return weight.flatten(1)
+
+
+def _assign(module: torch.nn.Module, **values: torch.Tensor) -> None:
+    with torch.no_grad():
+        for name, value in values.items():
+            target = getattr(module, name)
+            if target.shape != value.shape:
+                shapes = f"has shape {tuple(target.shape)}; the state has {tuple(value.shape)}"
+                raise ValueError(f"{name} of {type(module).__name__} {shapes}")
+            target.copy_(value)
+
+
+def _refuse_rest(state: Mapping[str, torch.Tensor]) -> None:
+    if state:
+        raise ValueError(f"the state holds names that belong to no part of this module: {', '.join(sorted(state))}")

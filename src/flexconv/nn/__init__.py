@@ -1,0 +1,41 @@
+"""Layers, masks and kernel generators: what goes into a model."""
+
+from ._conv import FlexConv1d as FlexConv1d
+from ._conv import FlexConv2d as FlexConv2d
+from ._conv import FlexConv3d as FlexConv3d
+from ._conv import refresh_extents as refresh_extents
+from ._grid import Axis as Axis
+from ._grid import coordinate_grid as coordinate_grid
+from ._mask import GaussianMask as GaussianMask
+from ._mask import RotatedGaussianMask as RotatedGaussianMask
+from ._streaming import Streaming as Streaming
+from .kernels import GENERATORS as GENERATORS
+from .kernels import MLP as MLP
+from .kernels import NSIREN as NSIREN
+from .kernels import SIREN as SIREN
+from .kernels import FourierNet as FourierNet
+from .kernels import GaborNet as GaborNet
+from .kernels import KernelGenerator as KernelGenerator
+from .kernels import MAGNet as MAGNet
+from .kernels import NJet as NJet
+
+__all__ = [
+    "GENERATORS",
+    "MLP",
+    "NSIREN",
+    "SIREN",
+    "Axis",
+    "FlexConv1d",
+    "FlexConv2d",
+    "FlexConv3d",
+    "FourierNet",
+    "GaborNet",
+    "GaussianMask",
+    "KernelGenerator",
+    "MAGNet",
+    "NJet",
+    "RotatedGaussianMask",
+    "Streaming",
+    "coordinate_grid",
+    "refresh_extents",
+]

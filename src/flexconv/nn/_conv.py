@@ -1,0 +1,353 @@
+"""FlexConv: a convolution whose kernel is a function of position, under a window that learns its size.
+
+y = x ⋆ ψ + b,      ψ[o, i, p] = scale · generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .._arguments import per_axis, positive_int, unknown_name
+from ..ops._conv import ALGORITHMS, conv_nd
+from ..ops._geometry import Padding, Pads, output_size, resolve_padding
+from ._extent import Extent, SizeSource, is_functorch_wrapped_tensor, refresh
+from ._grid import Axis, Window, coordinate_grid
+from ._lengths import check_lengths, hide_padding
+from ._mask import GaussianMask
+from .kernels import GENERATORS, KernelGenerator
+
+PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
+CENTRE_SPREAD = 5 / 3  # generators with centres start them within this many σ of the mask's mean
+
+KernelFactory = Callable[..., KernelGenerator]
+
+
+class FlexConvNd(nn.Module):
+    """What FlexConv1d, FlexConv2d and FlexConv3d share. Use those."""
+
+    dims: ClassVar[int]
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = "same",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        kernel: str | KernelGenerator | KernelFactory = "magnet",
+        mask: str | GaussianMask | None = "gaussian",
+        algorithm: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.in_channels = positive_int("in_channels", in_channels)
+        self.out_channels = positive_int("out_channels", out_channels)
+        self.groups = positive_int("groups", groups)
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if value % groups:
+                raise ValueError(f"{name} (={value}) must be divisible by groups (={groups})")
+        self.kernel_size = per_axis("kernel_size", kernel_size, self.dims, minimum=1)
+        self.stride = per_axis("stride", stride, self.dims, minimum=1)
+        self.dilation = per_axis("dilation", dilation, self.dims, minimum=1)
+        self.padding = padding
+        if padding_mode not in PADDING_MODES:
+            unknown_name("padding_mode", padding_mode, PADDING_MODES)
+        if algorithm != "auto" and algorithm not in ALGORITHMS:
+            unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
+        self.padding_mode, self.algorithm = padding_mode, algorithm
+        self.kernel_scale = 1.0
+        self.generator = self._make_generator(kernel, device, dtype)
+        self.mask = self._make_mask(mask, device, dtype)
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self._extent = Extent(self.axes)
+        self._settle(fresh=not isinstance(kernel, nn.Module))
+
+    # --- the grid -----------------------------------------------------------------------------------------------------
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The grid of the kernel, axis by axis."""
+        each = [self.padding] * self.dims if isinstance(self.padding, str | int) else self.padding
+        return tuple(Axis(k, pad == "causal") for k, pad in zip(self.kernel_size, each, strict=True))
+
+    @property
+    def pads(self) -> Pads:
+        """Padding (left, right) per axis, for the whole grid."""
+        return resolve_padding(self.padding, self.kernel_size, self.dilation)
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """The current size of the kernel in taps per axis: how much of the grid the mask keeps."""
+        self._follow()
+        return tuple(stop - start for start, stop in self._extent.taps)
+
+    # --- the kernel ---------------------------------------------------------------------------------------------------
+
+    def kernel(self) -> torch.Tensor:
+        """The kernel, masked and cropped to its current size → [out_channels, in_channels/groups, *extent]."""
+        self._follow()
+        return self._sample(self._extent.taps)
+
+    def _sample(self, windows: Sequence[Window]) -> torch.Tensor:
+        """Kernel values on a window of the grid → [out_channels, in_channels/groups, *sizes]."""
+        axes = self.axes
+        dtype, device = self.generator.compute_dtype, next(self.generator.parameters()).device
+        values = self.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
+        if self.mask is not None:
+            lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
+            window = self.mask(lines, axes)
+            self._watch(window)
+            values = values * window
+        if self.kernel_scale != 1.0:
+            values = values * self.kernel_scale
+        return values.unflatten(0, (self.out_channels, self.in_channels // self.groups))
+
+    # --- forward ------------------------------------------------------------------------------------------------------
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """X [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+        if x.ndim == self.dims + 1:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        self._check_input(x)
+        windows = self._windows_in_force()
+        weight = self._sample(windows)
+        if not torch.is_autocast_enabled(x.device.type):
+            weight = weight.to(x.dtype)
+        pads = self._pads_of(windows)
+        if self.padding_mode != "zeros":
+            x, pads = self._pad_by_mode(x, pads)
+        return conv_nd(self.dims, x, weight, self.bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
+
+    def _pads_of(self, windows: Sequence[Window]) -> Pads:
+        """Padding that puts a window's taps where they are in the whole grid; negative where they look elsewhere."""
+        return tuple(
+            (left - start * step, right - (size - stop) * step)
+            for (left, right), (start, stop), size, step in zip(
+                self.pads, windows, self.kernel_size, self.dilation, strict=True
+            )
+        )
+
+    def _pad_by_mode(self, x: torch.Tensor, pads: Pads) -> tuple[torch.Tensor, Pads]:
+        for size, whole in zip(x.shape[2:], self.pads, strict=True):
+            widest = {"reflect": size - 1, "circular": size}.get(self.padding_mode, max(whole))
+            if max(whole) > widest:
+                raise ValueError(
+                    f"padding_mode={self.padding_mode!r} can pad an axis of {size} samples by at most {widest}; "
+                    f"kernel_size {self.kernel_size} with padding={self.padding!r} may need {max(whole)}"
+                )
+        amounts = [max(0, amount) for pair in reversed(pads) for amount in pair]
+        x = F.pad(x, amounts, mode=PADDING_MODES[self.padding_mode])
+        return x, tuple((min(0, left), min(0, right)) for left, right in pads)
+
+    def _check_input(self, x: torch.Tensor) -> None:
+        if not x.is_floating_point():
+            raise TypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
+        if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
+            sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[self.dims]
+            raise ValueError(
+                f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
+                f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
+            )
+        dtype = next(self.generator.parameters()).dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
+        for size, taps, step, pads, spread in zip(
+            x.shape[2:], self.kernel_size, self.stride, self.pads, self.dilation, strict=True
+        ):
+            if output_size(size, taps, step, pads, spread) < 1 or size < 1:
+                raise ValueError(
+                    f"input size {tuple(x.shape[2:])} is too small for kernel_size {self.kernel_size} with "
+                    f"padding={self.padding!r} and dilation {self.dilation}"
+                )
+
+    # --- the size -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _size_source(self) -> SizeSource | None:
+        """Who decides how much of the grid is used: the mask, or a generator that has a size of its own."""
+        if self.mask is not None:
+            return self.mask
+        return self.generator if hasattr(self.generator, "size_parameters") else None  # type: ignore[return-value]
+
+    def _windows_in_force(self) -> tuple[Window, ...]:
+        if torch.compiler.is_compiling():
+            return self._extent.windows if self._extent.given else self._extent.whole
+        self._follow()
+        return self._extent.windows
+
+    def _follow(self) -> None:
+        source = self._size_source
+        if source is not None:
+            self._extent.follow(source)
+
+    def _watch(self, window: torch.Tensor) -> None:
+        """Learn of it when a gradient reaches the mask."""
+        traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(window)
+        if window.requires_grad and not traced:
+            extent = weakref.ref(self._extent)
+
+            def note(_: torch.Tensor) -> None:
+                if (alive := extent()) is not None:
+                    alive.touch()
+
+            window.register_hook(note)
+
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
+        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
+        self._extent.given = False  # other weights, another size
+
+    def _apply(self, *args: object, **kwargs: object) -> FlexConvNd:
+        self._extent.given = False  # rounding to another precision may move the edge
+        return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter again, as if the layer were new."""
+        self.generator.reset_parameters()
+        if self.mask is not None:
+            self.mask.reset_parameters()
+        self._settle(fresh=True)
+
+    def _settle(self, *, fresh: bool) -> None:
+        """Tell mask and generator of the grid, and a fresh generator of the mask; zero the bias."""
+        self.generator.attach_(self.axes)
+        if self.mask is not None:
+            self.mask.attach_(self.axes)
+            if fresh:
+                center = self.mask.initial_mean or [axis.home for axis in self.axes]
+                radius = [min(1.0, CENTRE_SPREAD * abs(sigma)) for sigma in self.mask.initial_sigma]
+                self.generator.focus_(center, radius)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def _make_generator(
+        self,
+        kernel: str | KernelGenerator | KernelFactory,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> KernelGenerator:
+        channels = self.out_channels * self.in_channels // self.groups
+        if isinstance(kernel, str):
+            if kernel not in GENERATORS:
+                unknown_name("kernel generator", kernel, GENERATORS)
+            kernel = GENERATORS[kernel]
+        if isinstance(kernel, nn.Module) or not callable(kernel):
+            generator = kernel
+        else:
+            generator = kernel(self.dims, channels, device=device, dtype=dtype)
+        if not isinstance(generator, KernelGenerator):
+            raise TypeError(
+                f"kernel must be a name ({', '.join(GENERATORS)}), a KernelGenerator or a function that makes one; "
+                f"got {kernel!r}"
+            )
+        if (generator.dims, generator.channels) != (self.dims, channels):
+            raise ValueError(
+                f"the kernel generator makes {generator.channels} channels in {generator.dims}D; this layer needs "
+                f"out_channels × in_channels / groups = {channels} in {self.dims}D"
+            )
+        return generator
+
+    def _make_mask(
+        self, mask: str | GaussianMask | None, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> GaussianMask | None:
+        if isinstance(mask, str):
+            if mask != "gaussian":
+                unknown_name("mask", mask, ["gaussian"])
+            return GaussianMask(self.dims, device=device, dtype=dtype)
+        if mask is not None and not isinstance(mask, GaussianMask):
+            raise TypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
+        if mask is not None and mask.dims != self.dims:
+            raise ValueError(f"the mask has {mask.dims} axes; this layer has {self.dims}")
+        return mask
+
+    def extra_repr(self) -> str:
+        size = "×".join(map(str, self.extent))
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, extent={size}"]
+        defaults = {"stride": (1,) * self.dims, "padding": "same", "dilation": (1,) * self.dims, "groups": 1}
+        defaults |= {"padding_mode": "zeros", "algorithm": "auto"}
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
+        return ", ".join(parts + ([] if self.bias is not None else ["bias=False"]))
+
+
+class FlexConv1d(FlexConvNd):
+    """1D convolution that learns how long its kernel is. Arguments and manners of `torch.nn.Conv1d`, and three more.
+
+    Shapes: [batch, in_channels, length] → [batch, out_channels, length'], batch optional.
+
+    Arguments:
+        kernel_size: size of the grid, the most the kernel can grow to. Odd where padding is "same".
+        padding: "same" (the default; output length ⌈length/stride⌉), "causal" (output n sees inputs ≤ n; the mask
+            starts at the newest sample), "valid", an int, or per axis a name, an int or a (left, right) pair.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+        kernel: the generator of the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
+            `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`.
+        mask: "gaussian", a `GaussianMask(…)` with other settings, or None: the whole grid, without a window (CKConv).
+        algorithm: how to convolve; see `flexconv.ops`.
+
+    """
+
+    dims = 1
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+        """X [batch, in_channels, length] → [batch, out_channels, length'].
+
+        `lengths` [batch], for sequences padded to a common length: whatever stands behind a sequence's end (even NaN)
+        is not seen, and its outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone.
+        """
+        if lengths is None:
+            return super().forward(x)
+        if self.padding_mode != "zeros":
+            raise ValueError(f"lengths needs padding_mode='zeros'; this layer has {self.padding_mode!r}")
+        lengths = check_lengths(lengths, x)
+        return hide_padding(super().forward(hide_padding(x, lengths)), self.output_lengths(lengths))
+
+    def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
+        """How many outputs sequences of these lengths have."""
+        (taps,), (stride,), (pads,), (spread,) = self.kernel_size, self.stride, self.pads, self.dilation
+        return output_size(lengths, taps, stride, pads, spread).clamp(min=0)  # type: ignore[arg-type, return-value]
+
+
+class FlexConv2d(FlexConvNd):
+    """2D convolution that learns how large its kernel is, per axis. Arguments of `torch.nn.Conv2d`; see `FlexConv1d`.
+
+    Shapes: [batch, in_channels, height, width] → [batch, out_channels, height', width'], batch optional. Every size
+    option takes one number or one per axis; so does padding: ("causal", "same") looks back along the first axis only.
+    """
+
+    dims = 2
+
+
+class FlexConv3d(FlexConvNd):
+    """3D convolution that learns how large its kernel is, per axis. Arguments of `torch.nn.Conv3d`; see `FlexConv1d`.
+
+    Shapes: [batch, in_channels, depth, height, width] → the same with out_channels, batch optional. For video,
+    padding=("causal", "same", "same") is causal in time.
+    """
+
+    dims = 3
+
+
+def refresh_extents(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Bring the kernel sizes of a whole model up to date, with one copy to the host. Returns them by layer name.
+
+    Eager code needs no call: layers follow by themselves, each with a copy of its own. Call this after an optimiser
+    step to copy once for all of them, and to let compiled code crop: a compiled model computes the whole grid until
+    it is given sizes, and uses those until the next call: call it again whenever the weights have changed.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, FlexConvNd)}
+    refresh((name or type(m).__name__, m._extent, s) for name, m in layers.items() if (s := m._size_source) is not None)
+    return {name: module.extent for name, module in layers.items()}

@@ -1,0 +1,113 @@
+"""The coordinate grid a kernel is sampled on, and the windows of it that are worth computing.
+
+Per axis, k taps lie evenly on [−1, 1], first and last tap on the ends. On a causal axis +1 is the current sample
+and −1 the oldest; on a centred one 0 is the current position. The grid is a function of its size: no state.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+Window = tuple[int, int]  # taps [start, stop) of an axis
+
+FINEST_RUNG = 8  # the ladder halves at least down to 1/8 of the grid …
+SHORTEST_LONG_RUNG = 64  # … and below that while a rung still holds this many taps
+
+
+class Axis(NamedTuple):
+    """One axis of a kernel grid: its number of taps, and whether it looks back only."""
+
+    size: int
+    causal: bool
+
+    @property
+    def spacing(self) -> float:
+        """Distance between neighbouring taps, in units of the grid."""
+        return 2.0 / max(self.size - 1, 1)
+
+    @property
+    def home(self) -> float:
+        """The coordinate of the current sample: where a mask starts, and where a single tap sits."""
+        return 1.0 if self.causal else 0.0
+
+    @property
+    def fewest_taps(self) -> int:
+        """A mask over fewer taps than this has no gradient that could make it grow again."""
+        return min(self.size, 2 if self.causal else 3)
+
+    @property
+    def whole(self) -> Window:
+        """The window that leaves nothing out."""
+        return (0, self.size)
+
+    def coordinates(self, window: Window, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """Coordinates of the taps in `window` → [stop − start]. The same numbers whatever the window."""
+        if self.size == 1:
+            return torch.full((1,), self.home, device=device, dtype=dtype)
+        return torch.linspace(-1.0, 1.0, self.size, device=device, dtype=dtype)[window[0] : window[1]]
+
+    def taps_between(self, low: float, high: float, *, slack: float = 0.0) -> Window:
+        """Window of the taps with low < coordinate < high; `slack` widens both ends by that many spacings."""
+        if self.size == 1:
+            return self.whole
+        start = math.floor(_clip((low + 1.0) / self.spacing - slack, -1.0, self.size)) + 1
+        stop = math.ceil(_clip((high + 1.0) / self.spacing + slack, -1.0, self.size))
+        return max(0, start), min(self.size, stop)
+
+    def rung(self, needed: Window) -> Window:
+        """The smallest window of the ladder that holds `needed`.
+
+        Windows come in a few sizes at a few places, so that a compiled model meets few shapes. At its home place
+        (around the centre; on a causal axis, up to the newest tap) a window is preferred to one of the same size
+        elsewhere: while a mask stays put, its windows differ in size only.
+        """
+        for size in ladder(self.size, self.causal):
+            at_home = self.size - size if self.causal else (self.size - size) // 2
+            step = max(1, size // 2)
+            nearby = needed[0] // step * step
+            for start in (at_home, min(nearby, self.size - size)):
+                if start <= needed[0] and needed[1] <= start + size:
+                    return start, start + size
+        return self.whole
+
+
+@functools.lru_cache(maxsize=1024)
+def ladder(size: int, causal: bool) -> tuple[int, ...]:
+    """The sizes a window may have, ascending: 33 → 5, 9, 17, 25, 33.
+
+    Halves of the grid, and three quarters of it. Centred sizes keep the parity of the grid, so that
+    a window can be symmetric about the centre.
+    """
+    parity = 1 if causal else 2
+    fewest = min(size, 2 if causal else 4 - size % 2)
+    intervals = size - (0 if causal else 1)
+
+    def fraction(share: float) -> int:
+        taps = math.ceil(intervals * share / parity) * parity + (0 if causal else 1)
+        if not causal and (size - taps) % 2:
+            taps += 1
+        return min(size, max(fewest, taps))
+
+    rungs = {size, fraction(0.75)}
+    share = 0.5
+    while 1 / share <= FINEST_RUNG or intervals * share >= SHORTEST_LONG_RUNG:
+        rungs.add(fraction(share))
+        share /= 2
+    return tuple(sorted(rungs))
+
+
+def coordinate_grid(
+    axes: Sequence[Axis], windows: Sequence[Window], *, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Coordinates of every tap → [D, *sizes], entry d varying along axis d."""
+    lines = [axis.coordinates(window, device=device, dtype=dtype) for axis, window in zip(axes, windows, strict=True)]
+    return torch.stack(torch.meshgrid(*lines, indexing="ij"))
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)

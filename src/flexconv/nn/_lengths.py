@@ -1,0 +1,34 @@
+"""Batches of sequences padded to a common length: keep the padding out of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
+    """`lengths` as an integer tensor on x's device, refused where it does not describe x [batch, channels, length].
+
+    Lengths on the host are checked for free; lengths on a GPU are read back for it.
+    """
+    lengths = torch.as_tensor(lengths)
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths must be integers; got {lengths.dtype}")
+    if x.ndim != 3 or lengths.shape != x.shape[:1]:
+        raise ValueError(
+            f"lengths must hold one number per sequence of a batch [batch, channels, length]; "
+            f"got lengths of shape {tuple(lengths.shape)} for an input of shape {tuple(x.shape)}"
+        )
+    if not torch.compiler.is_compiling() and lengths.numel():
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if shortest < 0 or longest > x.shape[-1]:
+            wrong = shortest if shortest < 0 else longest
+            raise ValueError(f"lengths must lie between 0 and the batch's length {x.shape[-1]}; got {wrong}")
+    return lengths.to(x.device)
+
+
+def hide_padding(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Zeros from lengths[b] on: x [batch, channels, length] → the same. Replaces, so that not even NaN gets through."""
+    time = torch.arange(x.shape[-1], device=x.device)
+    return x.masked_fill((time >= lengths[:, None])[:, None], 0.0)

@@ -1,0 +1,226 @@
+"""Learnable Gaussian windows: the part of a FlexConv that is its size.
+
+    w(x) = Π_d exp( −½ ((x_d − μ_d) / σ_d)² ),        cropped where a factor falls to the threshold t:
+    |x_d − μ_d| < σ_d √(−2 ln t)
+
+Peak 1, one mask per layer, shared by all its channels. Cropping carries no gradient: it is a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from .._arguments import per_axis_floats, unknown_name
+from ._grid import Axis
+
+SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
+FORMS = ("guarded", "authors")
+
+
+class GaussianMask(nn.Module):
+    """Axis-aligned Gaussian window with learnable centre and width per axis.
+
+    Arguments:
+        dims: number of spatial axes.
+        mean: initial centre on [−1, 1], a number or one per axis. None: the current sample of each axis
+            (0 where centred, +1 where causal). −1 on a causal axis starts in the far past.
+        sigma: initial standard deviation, a number or one per axis.
+        threshold: crop where a factor of the window falls to this value; None crops nothing.
+        form: "guarded" keeps the mask alive whatever an optimiser does to its parameters. The mean is used as if
+            clamped to [−1, 1] and |σ| as if at least a third of a tap spacing, while their gradients pass unclamped,
+            so that they can come back; and never fewer than 3 taps (2 causal) are kept. "authors" is the published
+            code: no such care; a centred window symmetric about 0, a causal one always up to the newest tap.
+
+    """
+
+    def __init__(
+        self,
+        dims: int,
+        *,
+        mean: float | Sequence[float] | None = None,
+        sigma: float | Sequence[float] = 0.075,
+        threshold: float | None = 0.1,
+        form: str = "guarded",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if form not in FORMS:
+            unknown_name("mask form", form, FORMS)
+        if threshold is not None and not 0 < threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold}")
+        self.dims = dims
+        self.form = form
+        self.threshold = threshold
+        self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
+        self.initial_sigma = per_axis_floats("sigma", sigma, dims)
+        if 0 in self.initial_sigma:
+            raise ValueError(f"sigma must not be 0; got {sigma}")
+        self.mean = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
+        self.sigma = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
+        GaussianMask.reset_parameters(self)
+
+    def reset_parameters(self) -> None:
+        """Back to the initial window, at 0 where no mean was given."""
+        with torch.no_grad():
+            self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims))
+            self.sigma.copy_(torch.tensor(self.initial_sigma))
+
+    def attach_(self, axes: Sequence[Axis]) -> None:
+        """Start at the current sample of a layer's axes, unless the user gave a mean."""
+        if self.initial_mean is None:
+            with torch.no_grad():
+                self.mean.copy_(torch.tensor([axis.home for axis in axes]))
+
+    def size_parameters(self) -> tuple[nn.Parameter, ...]:
+        """The parameters that `bounds` needs; a layer watches them to keep its window up to date."""
+        return self.mean, self.sigma
+
+    def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2].
+
+        A function of tensors, so that the same formula runs in the graph and on a host copy.
+        """
+        mean, sigma = parameters[:2]
+        if self.threshold is None:
+            return _everything(mean, axes)
+        if self.form == "authors":
+            return _authors_bounds(mean, self._reach(sigma.abs()), axes)
+        mean, sigma = _guard(mean, sigma, axes)
+        return _keep_enough(mean, self._reach(sigma), axes)
+
+    def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        """Window values on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
+        mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
+        kept = _kept(self.bounds((mean.detach(), sigma.detach()), axes), lines)
+        if self.form == "guarded":
+            mean, sigma = _guard(mean, sigma, axes)
+        window = lines[0].new_ones(())
+        for d, (x, keep) in enumerate(zip(lines, kept, strict=True)):
+            profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
+            window = window.unsqueeze(-1) * profile.masked_fill(~keep, 0.0)
+        return window
+
+    def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
+        """Distance from the centre at which a factor of the window falls to the threshold."""
+        return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
+
+    def extra_repr(self) -> str:
+        start = "home" if self.initial_mean is None else _short(self.initial_mean)
+        form = "" if self.form == "guarded" else f", form={self.form!r}"
+        return f"{self.dims}, mean={start}, sigma={_short(self.initial_sigma)}, threshold={self.threshold}{form}"
+
+
+class RotatedGaussianMask(GaussianMask):
+    """Gaussian window in 2D whose axes turn by a learnable angle φ (the paper's steerable mask).
+
+    σ_0 and σ_1 belong to the turned axes u = R(φ)(x − μ), R(φ) = [[cos φ, sin φ], [−sin φ, cos φ]]. The window is
+    cropped to the box around the ellipse where it falls to the threshold. `angle` is the initial φ in radians;
+    the other arguments are those of `GaussianMask`.
+    """
+
+    def __init__(
+        self,
+        dims: int = 2,
+        *,
+        mean: float | Sequence[float] | None = None,
+        sigma: float | Sequence[float] = 0.075,
+        angle: float = 0.0,
+        threshold: float | None = 0.1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if dims != 2:
+            raise ValueError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
+        super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
+        self.initial_angle = float(angle)
+        self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.constant_(self.angle, self.initial_angle)
+
+    def size_parameters(self) -> tuple[nn.Parameter, ...]:
+        return self.mean, self.sigma, self.angle
+
+    def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        mean, sigma, angle = parameters
+        if self.threshold is None:
+            return _everything(mean, axes)
+        mean, sigma = _guard(mean, sigma, _coarsest(axes))
+        cos, sin = angle.cos().square(), angle.sin().square()
+        across = sigma.square().flip(0)  # the other axis' variance
+        return _keep_enough(mean, self._reach((cos * sigma.square() + sin * across).sqrt()), axes)
+
+    def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
+        rows, columns = _kept(self.bounds((mean.detach(), sigma.detach(), angle.detach()), axes), lines)
+        mean, sigma = _guard(mean, sigma, _coarsest(axes))
+        cos, sin = angle.cos(), angle.sin()
+        x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
+        u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
+        window = torch.exp(-0.5 * (u.square() + v.square()))
+        return window.masked_fill(~(rows.unsqueeze(1) & columns.unsqueeze(0)), 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, angle={self.initial_angle:g}"
+
+
+def _guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and σ in their safe range, with the gradient of what they were (straight through)."""
+    mean = mean + (mean.clamp(-1.0, 1.0) - mean).detach()
+    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
+    floor = _each([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
+    return mean, sigma + (floor - sigma).clamp(min=0.0).detach()
+
+
+def _keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """Mean ± reach, widened to at least the fewest taps that keep a gradient, wherever the mean is."""
+    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing * (1 + 1e-6) for a in axes]
+    inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
+    limit = _each(inner, like=mean)
+    centre = torch.minimum(torch.maximum(mean, -limit), limit)
+    width = _each(half, like=mean)
+    return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
+
+
+def _authors_bounds(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """The published rule: centred axes symmetric about 0, causal ones up to the end, all where the root is outside."""
+    bounds = []
+    everything = torch.full_like(mean[0], math.inf)
+    for axis, centre, distance in zip(axes, mean, reach, strict=True):
+        root = (
+            centre - distance if axis.causal else -torch.maximum((centre - distance).abs(), (centre + distance).abs())
+        )
+        low = torch.where(root.abs() < 1, root, -everything)
+        bounds.append(torch.stack([low, everything if axis.causal else -low]))
+    return torch.stack(bounds)
+
+
+def _everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    ends = like.new_full((len(axes), 2), math.inf)
+    return torch.cat([-ends[:, :1], ends[:, 1:]], 1)
+
+
+def _kept(bounds: torch.Tensor, lines: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [(x > bounds[d, 0]) & (x < bounds[d, 1]) for d, x in enumerate(lines)]
+
+
+def _coarsest(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes that mix by rotation share the coarsest spacing."""
+    return [min(axes, key=lambda axis: axis.size)] * len(axes)
+
+
+def _each(values: list[float], *, like: torch.Tensor) -> torch.Tensor:
+    """One number per axis as a tensor, filled on the device (a copy from the host would stop a GPU)."""
+    if len(set(values)) == 1:
+        return like.new_full((len(values),), values[0])
+    return torch.cat([like.new_full((1,), value) for value in values])
+
+
+def _short(values: Sequence[float]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "(" + ", ".join(f"{v:g}" for v in values) + ")"

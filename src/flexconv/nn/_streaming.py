@@ -1,0 +1,177 @@
+"""Causal layers and models fed piece by piece, with the offline result.
+
+A causal FlexConv has finite memory: output n needs the last (kernel_size − 1) · dilation inputs and no more. Keeping
+those is all the state there is, and it makes streaming exact, whatever the sizes of the chunks.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import torch
+from torch import nn
+
+from ..ops._conv import conv_nd
+from ..ops._geometry import output_size
+from ._conv import FlexConvNd
+
+_MIX_TIME = (
+    nn.RNNBase,
+    nn.GroupNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.MultiheadAttention,
+    nn.Upsample,
+)
+
+
+class Streaming(nn.Module):
+    """Run a causal layer, or a model built of causal FlexConvs and pointwise layers, on a stream.
+
+        stream = Streaming(model)
+        for chunk in microphone:            # [batch, channels, any number of samples]
+            y = stream(chunk)               # the same outputs model(everything) has for these samples
+
+    Parameters are shared with the original, which is not changed; layers run in eval mode and without gradient.
+    Kernels are sampled when a stream starts: call `reset()` to start another one, or after the weights have changed.
+    A model that reads the last time step (a classifier head) gives, at every chunk, its result for all samples so far.
+
+    What mixes samples over time by other means (pooling, recurrent layers, group norm, a centred convolution) cannot
+    be exact and is refused by name; operations written inside a `forward` cannot be seen, so compare once with
+    `flexconv.testing.assert_streaming_matches`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
+        _refuse_what_cannot_stream(model)
+        self.model = _replace(copy.deepcopy(model, shared), "model").eval()
+        self._layers = [module for module in self.model.modules() if isinstance(module, _CausalState)]
+
+    def reset(self) -> None:
+        """Forget all samples: the next chunk starts a new stream, of any batch size."""
+        for layer in self._layers:
+            layer.reset()
+
+    @torch.no_grad()
+    def forward(self, chunk: torch.Tensor) -> torch.Tensor:
+        """The outputs that belong to the samples of `chunk`; with stride, possibly none."""
+        for layer in self._layers:
+            layer.fed = False
+        return self.model(chunk)
+
+    def train(self, mode: bool = True) -> Streaming:  # noqa: ARG002
+        """Stays in eval mode: batch statistics of a chunk are not those of the stream."""
+        return super().train(False)
+
+
+class _CausalState(nn.Module):
+    """One causal FlexConv, with the samples it still needs."""
+
+    def __init__(self, layer: FlexConvNd, name: str) -> None:
+        super().__init__()
+        self.layer = layer
+        self.name = name
+        self.axis = [axis.causal for axis in layer.axes].index(True)
+        self.reset()
+
+    def reset(self) -> None:
+        self.weight: torch.Tensor | None = None
+        self.past: torch.Tensor | None = None
+        self.seen = 0
+        self.fed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim == self.layer.dims + 1:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        if self.fed:
+            raise RuntimeError(f"{self.name} is called twice per chunk: its two uses would share one memory")
+        self.fed = True
+        layer, time = self.layer, 2 + self.axis
+        samples = x.shape[time]
+        if self.weight is None or self.past is None:
+            self._start(x)
+        assert self.weight is not None
+        assert self.past is not None
+        if self.past.shape[:time] != x.shape[:time]:
+            raise ValueError(
+                f"the stream began with batch and channels {tuple(self.past.shape[:time])}; this chunk has "
+                f"{tuple(x.shape[:time])}. Call reset() to start another stream"
+            )
+        joined = torch.cat([self.past, x], time)
+        skip = -self.seen % layer.stride[self.axis]  # samples before the next output is due
+        self.seen += samples
+        self.past = joined.narrow(time, samples, self.past.shape[time]).clone()
+        if skip >= samples:
+            return x.new_zeros(self._shape_without_outputs(x))
+        pads = list(layer._pads_of(self.windows))
+        pads[self.axis] = (0, pads[self.axis][1])
+        joined = joined.narrow(time, skip, joined.shape[time] - skip)
+        return conv_nd(
+            layer.dims,
+            joined,
+            self.weight,
+            layer.bias,
+            layer.stride,
+            pads,
+            layer.dilation,
+            layer.groups,
+            layer.algorithm,
+        )
+
+    def _start(self, x: torch.Tensor) -> None:
+        layer = self.layer
+        layer._check_input(x)
+        self.windows = layer._windows_in_force()
+        self.weight = layer._sample(self.windows).to(x.dtype)
+        reach = layer._pads_of(self.windows)[self.axis][0]
+        shape = list(x.shape)
+        shape[2 + self.axis] = reach
+        self.past = x.new_zeros(shape)
+
+    def _shape_without_outputs(self, x: torch.Tensor) -> list[int]:
+        layer = self.layer
+        sizes = [
+            0 if axis == self.axis else output_size(*each)
+            for axis, each in enumerate(
+                zip(x.shape[2:], layer.kernel_size, layer.stride, layer.pads, layer.dilation, strict=True)
+            )
+        ]
+        return [x.shape[0], layer.out_channels, *sizes]
+
+
+def _replace(module: nn.Module, name: str) -> nn.Module:
+    if isinstance(module, FlexConvNd):
+        return _CausalState(module, name)
+    for child_name, child in module.named_children():
+        setattr(module, child_name, _replace(child, f"{name}.{child_name}"))
+    return module
+
+
+def _refuse_what_cannot_stream(model: nn.Module) -> None:
+    seen: set[int] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        label = f"{name or 'the model'} ({type(module).__name__})"
+        if isinstance(module, FlexConvNd):
+            _refuse_flexconv(label, module)
+            if id(module) in seen:
+                raise ValueError(f"{label} appears twice in the model: its two uses would share one memory")
+            seen.add(id(module))
+        elif isinstance(module, nn.modules.conv._ConvNd):
+            if {*module.kernel_size, *module.stride} != {1} or module.transposed:
+                raise ValueError(f"{label} reaches over time and keeps no memory: use FlexConv1d(padding='causal')")
+        elif isinstance(module, _MIX_TIME) or type(module).__module__ in (
+            "torch.nn.modules.pooling",
+            "torch.nn.modules.padding",
+        ):
+            raise ValueError(f"{label} mixes samples over time, so its result on chunks is not that on the whole")
+
+
+def _refuse_flexconv(label: str, layer: FlexConvNd) -> None:
+    if [axis.causal for axis in layer.axes].count(True) != 1:
+        raise ValueError(
+            f"{label} has padding={layer.padding!r} and would have to see the future: streaming needs exactly one axis "
+            f"with padding='causal'"
+        )
+    if layer.padding_mode != "zeros":
+        raise ValueError(f"{label} has padding_mode={layer.padding_mode!r}: streaming needs 'zeros'")

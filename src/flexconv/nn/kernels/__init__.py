@@ -1,0 +1,37 @@
+"""Kernel generators: networks from coordinates to kernel values, one interface for all."""
+
+from __future__ import annotations
+
+from ._base import KernelGenerator as KernelGenerator
+from ._fourier import FourierNet as FourierNet
+from ._gabor import GaborNet as GaborNet
+from ._magnet import MAGNet as MAGNet
+from ._mfn import MultiplicativeFilterNetwork as MultiplicativeFilterNetwork
+from ._mlp import MLP as MLP
+from ._njet import NJet as NJet
+from ._siren import NSIREN as NSIREN
+from ._siren import SIREN as SIREN
+
+#: the names a layer's `kernel=` understands
+GENERATORS: dict[str, type[KernelGenerator]] = {
+    "magnet": MAGNet,
+    "gabor": GaborNet,
+    "fourier": FourierNet,
+    "siren": SIREN,
+    "nsiren": NSIREN,
+    "mlp": MLP,
+    "njet": NJet,
+}
+
+__all__ = [
+    "GENERATORS",
+    "MLP",
+    "NSIREN",
+    "SIREN",
+    "FourierNet",
+    "GaborNet",
+    "KernelGenerator",
+    "MAGNet",
+    "MultiplicativeFilterNetwork",
+    "NJet",
+]

@@ -1,0 +1,62 @@
+"""What every kernel generator is: a function from coordinates to kernel values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from ..._arguments import positive_int
+from .._grid import Axis
+
+
+class KernelGenerator(nn.Module):
+    """A network on coordinates: [D, *grid] in [−1, 1] → [channels, *grid].
+
+    Subclasses write `evaluate`, on a flat list of points. It runs in float32 (float64 for float64 parameters), with
+    autocast off, whatever precision the convolution uses: arguments of sines reach 150 rad, where bfloat16 is wrong by
+    a per cent of the kernel.
+
+    Arguments:
+        dims: number of spatial axes D.
+        channels: number of kernel values per point (out_channels × in_channels / groups in a layer).
+
+    """
+
+    #: True where sampling more densely makes the values smaller by itself, so that their sum stays the same.
+    conserves_sum = False
+
+    def __init__(self, dims: int, channels: int) -> None:
+        super().__init__()
+        self.dims = positive_int("dims", dims)
+        self.channels = positive_int("channels", channels)
+
+    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
+        """Kernel values at points [n, D] → [n, channels]."""
+        raise TypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {tuple(points.shape)}")
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter again."""
+        raise TypeError(f"{type(self).__name__} must define reset_parameters()")
+
+    def attach_(self, axes: Sequence[Axis]) -> None:
+        """Learn which grid a layer samples. For generators whose values depend on the whole of it."""
+
+    def focus_(self, center: Sequence[float], radius: Sequence[float]) -> None:
+        """Move fresh parameters to where a mask looks, center ± radius. For generators with places of their own."""
+
+    def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
+        if coordinates.ndim < 1 or coordinates.shape[0] != self.dims:
+            raise ValueError(
+                f"coordinates must have shape [{self.dims}, *grid], one entry per axis; got {tuple(coordinates.shape)}"
+            )
+        grid = coordinates.shape[1:]
+        with torch.autocast(coordinates.device.type, enabled=False):
+            points = coordinates.to(self.compute_dtype).reshape(self.dims, -1).t()
+            return self.evaluate(points).t().reshape(self.channels, *grid)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """float64 where the parameters are, float32 otherwise."""
+        return torch.float64 if next(self.parameters()).dtype == torch.float64 else torch.float32

@@ -1,0 +1,78 @@
+"""Multiplicative filter networks: products of simple filters, mixed linearly in between.
+
+    h_0 = g_0(x),    h_l = g_l(x) ⊙ (A_l h_{l−1} + a_l)  for l = 1 … n,    ψ(x) = A_out h_n + a_out
+
+Expanded, ψ is a sum of exponentially many products of filters, one of each layer: that is why its highest frequency
+is known (`flexconv.spectrum`). n hidden maps make n + 1 filters; the paper's "3 layers" are 4 filters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ..._arguments import positive_int
+from ._base import KernelGenerator
+from ._linear import Affine, affine, matmul
+
+
+class MultiplicativeFilterNetwork(KernelGenerator):
+    """The skeleton: stacked sines sin(W x + b), hidden maps, output map. Subclasses shape the filters.
+
+    Parameters of all filters are stacked along their first axis: `frequency` [filters, hidden, D] in rad per unit,
+    `phase` [filters, hidden], `mix_weight` [layers, hidden, hidden], `mix_bias` [layers, hidden].
+    """
+
+    def __init__(
+        self,
+        dims: int,
+        channels: int,
+        *,
+        hidden: int,
+        layers: int,
+        input_scale: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(dims, channels)
+        self.hidden = positive_int("hidden", hidden)
+        self.layers = positive_int("layers", layers)
+        self.filters = layers + 1
+        self.input_scale = float(input_scale)
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        self.frequency = parameter(self.filters, hidden, dims)
+        self.phase = parameter(self.filters, hidden)
+        self.mix_weight = parameter(layers, hidden, hidden)
+        self.mix_bias = parameter(layers, hidden)
+        self.output = Affine(hidden, channels, device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """W ~ U(±1/√D) · input_scale/√filters, b ~ U(±π), every map U(±1/√hidden)."""
+        bound = self.input_scale / math.sqrt(self.filters) / math.sqrt(self.dims)
+        nn.init.uniform_(self.frequency, -bound, bound)
+        nn.init.uniform_(self.phase, -math.pi, math.pi)
+        for mix in (self.mix_weight, self.mix_bias):
+            nn.init.uniform_(mix, -1 / math.sqrt(self.hidden), 1 / math.sqrt(self.hidden))
+        self.output.reset_parameters()
+
+    def filter_values(self, points: torch.Tensor) -> torch.Tensor:
+        """All filters at points [n, D] → [filters, n, hidden]. Here: sin(W x + b)."""
+        angles = matmul(points, self.frequency.to(points.dtype).flatten(0, 1).t())
+        angles = angles.unflatten(1, (self.filters, self.hidden)) + self.phase.to(points.dtype)
+        return torch.sin(angles).transpose(0, 1)
+
+    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
+        filters = self.filter_values(points)
+        h = filters[0]
+        for layer in range(self.layers):
+            h = filters[layer + 1] * affine(h, self.mix_weight[layer], self.mix_bias[layer])
+        return self.output(h)
+
+    def extra_repr(self) -> str:
+        shape = f"{self.dims}, {self.channels}, hidden={self.hidden}, layers={self.layers}"
+        return f"{shape}, input_scale={self.input_scale:g}"

@@ -1,0 +1,110 @@
+"""N-Jet: kernels as weighted Gaussian derivatives of a learnable scale."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from ..._arguments import per_axis_floats
+from .._grid import Axis
+from ._base import KernelGenerator
+from ._linear import matmul
+
+
+class NJet(KernelGenerator):
+    """ψ(x) = Σ_{|n| ≤ order} α_n Π_d σ_d^{n_d} ∂^{n_d} G_{σ_d}(x_d),    σ_d = unit_d · 2^s.
+
+    G_σ is sampled on the taps and normalised to sum 1 there; its derivatives are Hermite polynomials times it,
+
+        σⁿ ∂ⁿ G_σ(x) = (−1/√2)ⁿ H_n(x / (√2 σ)) G_σ(x)
+
+    and everything beyond ⌈reach · σ + ½⌉ units is cut off. So the scale s is the size: an N-Jet needs no mask.
+    Sampled more densely the values shrink by themselves, the sum stays (`conserves_sum`).
+
+    Arguments:
+        order: highest total order of derivatives.
+        unit: σ at s = 0, a number or one per axis. None: one tap spacing of the layer's grid.
+        reach: radius in standard deviations.
+
+    """
+
+    conserves_sum = True
+
+    def __init__(
+        self,
+        dims: int,
+        channels: int,
+        *,
+        order: int = 4,
+        unit: float | Sequence[float] | None = None,
+        reach: float = 2.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dims, channels)
+        if order < 0:
+            raise ValueError(f"order must be at least 0; got {order}")
+        self.order, self.reach = order, float(reach)
+        self.unit = None if unit is None else per_axis_floats("unit", unit, dims)
+        if self.unit and min(self.unit) <= 0:
+            raise ValueError(f"unit must be positive; got {unit}")
+        self.axes: tuple[Axis, ...] | None = None
+        #: multi-indices n of the derivatives, in the order of `alpha`'s columns
+        self.orders = [n for n in itertools.product(range(order + 1), repeat=dims) if sum(n) <= order]
+        self.alpha = nn.Parameter(torch.empty(channels, len(self.orders), device=device, dtype=dtype))
+        self.scale = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """α ~ N(0, 1), s = 0."""
+        nn.init.normal_(self.alpha)
+        nn.init.zeros_(self.scale)
+
+    def attach_(self, axes: Sequence[Axis]) -> None:
+        """Normalise over this grid. The first one also sets the unit, unless the user gave one."""
+        self.axes = tuple(axes)
+        self.unit = self.unit or [axis.spacing for axis in axes]
+
+    def size_parameters(self) -> tuple[nn.Parameter, ...]:
+        """The parameters that `bounds` needs."""
+        return (self.scale,)
+
+    def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:  # noqa: ARG002
+        """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2]."""
+        taps = torch.ceil(self.reach * torch.exp2(parameters[0]) + 0.5) + 0.5
+        edges = torch.cat([taps * unit for unit in self._unit()])
+        return torch.stack([-edges, edges], 1)
+
+    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
+        scale = self.scale.to(points.dtype)
+        sigma = torch.cat([torch.exp2(scale) * unit for unit in self._unit()])
+        edges = self.bounds((scale.detach(),), ())[:, 1]
+
+        def gaussian(x: torch.Tensor, d: int | slice) -> torch.Tensor:
+            return torch.exp(-0.5 * (x / sigma[d]).square()).masked_fill(x.abs() >= edges[d], 0.0)
+
+        gauss = gaussian(points, slice(None))  # [n, D]
+        if self.axes is None:
+            total = gauss.prod(-1).sum()
+        else:  # over the whole grid, of which the points may be a part
+            grid = [a.coordinates(a.whole, device=points.device, dtype=points.dtype) for a in self.axes]
+            total = math.prod((gaussian(x, d).sum() for d, x in enumerate(grid)), start=points.new_ones(()))
+        u = points / (math.sqrt(2.0) * sigma)
+        hermite = [torch.ones_like(u), 2 * u]
+        for n in range(1, self.order):
+            hermite.append(2 * u * hermite[n] - 2 * n * hermite[n - 1])
+        derivative = [(-1 / math.sqrt(2.0)) ** n * hermite[n] * gauss for n in range(self.order + 1)]
+        products = [torch.stack([derivative[n_d][:, d] for d, n_d in enumerate(n)]).prod(0) for n in self.orders]
+        return matmul(torch.stack(products, -1) / total, self.alpha.to(points.dtype).t())
+
+    def _unit(self) -> list[float]:
+        if self.unit is None:
+            raise ValueError("an NJet outside a layer needs its unit: the σ it starts with, such as one tap spacing")
+        return self.unit
+
+    def extra_repr(self) -> str:
+        return f"{self.dims}, {self.channels}, order={self.order}, reach={self.reach:g}"

@@ -1,0 +1,19 @@
+"""Convolution tap by tap, by the library's own convolution."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ._geometry import Geometry, skip_unread_samples, zero_pad
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: Geometry) -> torch.Tensor:
+    """X [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. Cost ∝ taps."""
+    dims = x.ndim - 2
+    x, pads = skip_unread_samples(x, geometry.pads)
+    shared = tuple(min(pair) for pair in pads)  # what the library pads by itself, without a copy
+    x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, shared, strict=True)))
+    return _CONV[dims](x, weight, bias, geometry.stride, shared, geometry.dilation, geometry.groups)
