@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ._base import KernelGenerator as KernelGenerator
 from ._fourier import FourierNet as FourierNet
 from ._gabor import GaborNet as GaborNet
@@ -13,7 +15,7 @@ from ._siren import NSIREN as NSIREN
 from ._siren import SIREN as SIREN
 
 #: the names a layer's `kernel=` understands
-GENERATORS: dict[str, type[KernelGenerator]] = {
+GENERATORS: dict[str, Callable[..., KernelGenerator]] = {
     "magnet": MAGNet,
     "gabor": GaborNet,
     "fourier": FourierNet,
