@@ -1,4 +1,4 @@
-"""Checks for models built of these layers: causality, equivariance, streaming. For users' test suites as well as ours."""
+"""Checks for models built of these layers: causality, equivariance, streaming. For users' test suites, and ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def assert_causal(model: Model, x: torch.Tensor, *, axis: int = -1) -> None:
 def assert_translation_equivariant(
     model: Model, x: torch.Tensor, shift: Sequence[int], *, margin: int, rtol: float = 1e-4
 ) -> None:
-    """Fail unless moving the input by `shift` (one int per spatial axis) moves the output alike, `margin` from the edges."""
+    """Fail unless moving the input by `shift` (one int per spatial axis) moves the output, away from the edges."""
     axes = tuple(range(-len(shift), 0))
     moved = model(torch.roll(x, tuple(shift), axes))
     expected = torch.roll(model(x), tuple(shift), axes)
@@ -45,7 +45,7 @@ def assert_translation_equivariant(
 def assert_streaming_matches(
     model: nn.Module, x: torch.Tensor, chunks: Sequence[int] | int = 1, *, axis: int = -1, rtol: float = 1e-4
 ) -> None:
-    """Fail unless `Streaming(model)`, fed `x` in `chunks` (a size, or sizes that add up), equals `model(x)` in eval mode.
+    """Fail unless `Streaming(model)`, fed `x` in `chunks` (a size, or sizes that add up), equals `model.eval()(x)`.
 
     Where outputs have no time axis (a classifier of the last step), the last chunk's output is compared.
     """

@@ -118,7 +118,7 @@ class FlexConvNd(nn.Module):
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """X [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
         if x.ndim == self.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         self._check_input(x)
@@ -303,7 +303,7 @@ class FlexConv1d(FlexConvNd):
     dims = 1
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
-        """X [batch, in_channels, length] → [batch, out_channels, length'].
+        """x [batch, in_channels, length] → [batch, out_channels, length'].
 
         `lengths` [batch], for sequences padded to a common length: whatever stands behind a sequence's end (even NaN)
         is not seen, and its outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone.

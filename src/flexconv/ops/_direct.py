@@ -11,7 +11,7 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: Geometry) -> torch.Tensor:
-    """X [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. Cost ∝ taps."""
+    """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. Cost ∝ taps."""
     dims = x.ndim - 2
     x, pads = skip_unread_samples(x, geometry.pads)
     shared = tuple(min(pair) for pair in pads)  # what the library pads by itself, without a copy

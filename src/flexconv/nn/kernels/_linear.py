@@ -16,7 +16,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """X Wᵀ + b: x [n, in], weight [out, in], bias [out] → [n, out], in the precision of x."""
+    """x Wᵀ + b: x [n, in], weight [out, in], bias [out] → [n, out], in the precision of x."""
     return matmul(x, weight.to(x.dtype).t()) + bias.to(x.dtype)
 
 

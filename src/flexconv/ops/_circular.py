@@ -1,0 +1,96 @@
+"""Circular correlation of equal-sized axes by FFT, the core of `_fft.py`: y[n] = Σ_j x[(n + j) mod N] · w[j].
+
+In the frequency domain Y = X · conj W, summed over input channels; gradients are products of the same kind. Eager code
+lets autograd differentiate it (to any order). Compilers cannot generate complex code, so they see it, and its
+gradient, as one operation each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def circular_correlation(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """x [batch, in, *N], weight [out, in/groups, *taps] with taps ≤ N → [batch, out, *N]."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return _opaque(x, weight, groups)
+    return _correlate(x, weight, groups)
+
+
+def _correlate(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+    size = x.shape[2:]
+    return _inverse(mix_channels(_spectrum(x, size), _spectrum(weight, size), groups), size)
+
+
+def mix_channels(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """Σ_i X[b, i, f] · conj W[o, i, f] at every frequency f.
+
+    X [batch, in, *freqs], W [out, in/groups, *freqs], both complex → [batch, out, *freqs].
+    """
+    batch, freqs = x.shape[0], x.shape[2:]
+    out_channels, fan_in = weight.shape[:2]
+    if fan_in == 1:  # depthwise: nothing to sum
+        return x.repeat_interleave(out_channels // groups, 1) * weight.squeeze(1).conj()
+    # one small matrix product per group and frequency; contiguous first, or they are looped over one by one
+    x = x.reshape(batch, groups, fan_in, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
+    weight = weight.reshape(groups, out_channels // groups, fan_in, -1).permute(0, 3, 1, 2).flatten(0, 1).contiguous()
+    y = torch.bmm(x, weight.mH).unflatten(0, (groups, -1)).permute(2, 0, 3, 1)
+    return y.reshape(batch, out_channels, *freqs)
+
+
+@torch.library.custom_op("flexconv::circular_correlation", mutates_args=())
+def _opaque(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+    return _correlate(x, weight, groups)
+
+
+@_opaque.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:  # noqa: ARG001
+    return x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:])
+
+
+@torch.library.custom_op("flexconv::circular_correlation_backward", mutates_args=())
+def _opaque_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, groups: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """∂x[b, i] = Σ_o G[b, o] · W[o, i],   ∂w[o, i] = Σ_b X[b, i] · conj G[b, o], group by group."""
+    size, taps = x.shape[2:], weight.shape[2:]
+    fan_in = weight.shape[1]
+    X, W, G = _spectrum(x, size), _spectrum(weight, size), _spectrum(grad, size)
+    transposed = W.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    grad_x = _inverse(mix_channels(G, transposed.conj(), groups), size)
+    inputs = X.unflatten(1, (groups, fan_in)).movedim(2, 0).transpose(1, 2).flatten(1, 2)  # [in/groups, groups·batch]
+    grad_weight = _inverse(mix_channels(inputs, G.transpose(0, 1), groups).transpose(0, 1), size)
+    return grad_x, grad_weight[(..., *(slice(k) for k in taps))].contiguous()
+
+
+@_opaque_backward.register_fake
+def _(
+    grad: torch.Tensor,  # noqa: ARG001
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    groups: int,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    x, weight, ctx.groups = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return (*_opaque_backward(grad, *ctx.saved_tensors, ctx.groups), None)
+
+
+_opaque.register_autograd(_gradient, setup_context=_remember)
+
+
+def _spectrum(x: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    return torch.fft.rfftn(x, s=size, dim=tuple(range(2, x.ndim)))
+
+
+def _inverse(spectrum: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """The real signal; its length is said, since odd and even ones have spectra of the same length."""
+    return torch.fft.irfftn(spectrum, s=size, dim=tuple(range(2, spectrum.ndim))).contiguous()
