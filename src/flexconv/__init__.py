@@ -10,6 +10,7 @@
 from . import compat as compat
 from . import nn as nn
 from . import ops as ops
+from . import testing as testing
 from .nn import FlexConv1d as FlexConv1d
 from .nn import FlexConv2d as FlexConv2d
 from .nn import FlexConv3d as FlexConv3d
@@ -31,4 +32,5 @@ __all__ = [
     "nn",
     "ops",
     "refresh_extents",
+    "testing",
 ]

@@ -21,12 +21,18 @@ def assert_causal(model: Model, x: torch.Tensor, *, axis: int = -1) -> None:
     y = model(x)
     if y.shape[axis] != x.shape[axis]:
         raise AssertionError(f"outputs ({y.shape[axis]} steps) and inputs ({x.shape[axis]}) do not correspond")
-    for step in range(y.shape[axis]):
-        (gradient,) = torch.autograd.grad(y.select(axis, step).sum(), x, retain_graph=True)
-        future = gradient.movedim(axis, -1)[..., step + 1 :]
-        if future.any():
-            first = step + 1 + int(future.flatten(0, -2).any(0).nonzero()[0])
-            raise AssertionError(f"output {step} depends on input {first}, which is {first - step} steps in its future")
+    # [output step, input step]: the largest influence, over batch and channels
+    influence = torch.stack([_gradient(y.select(axis, step), x, axis) for step in range(y.shape[axis])])
+    noise = 1e3 * torch.finfo(x.dtype).eps * influence.max()  # what the rounding of an FFT leaves
+    ahead = influence.triu(1).nan_to_num(nan=float("inf")) > noise
+    if ahead.any():
+        step, seen = (int(index) for index in ahead.nonzero()[0])
+        raise AssertionError(f"output {step} depends on input {seen}, which is {seen - step} steps in its future")
+
+
+def _gradient(output: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(output.sum(), x, retain_graph=True)
+    return gradient.abs().movedim(axis, -1).flatten(0, -2).amax(0)
 
 
 def assert_translation_equivariant(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
+from .._autocast import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
 from ._extent import Extent, SizeSource, is_functorch_wrapped_tensor, refresh
@@ -108,11 +109,10 @@ class FlexConvNd(nn.Module):
         values = self.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
         if self.mask is not None:
             lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
-            window = self.mask(lines, axes)
-            self._watch(window)
-            values = values * window
+            values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
+        self._watch(values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups))
 
     # --- forward ------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class FlexConvNd(nn.Module):
         self._check_input(x)
         windows = self._windows_in_force()
         weight = self._sample(windows)
-        if not torch.is_autocast_enabled(x.device.type):
+        if not autocast_enabled(x.device.type):
             weight = weight.to(x.dtype)
         pads = self._pads_of(windows)
         if self.padding_mode != "zeros":
@@ -162,7 +162,7 @@ class FlexConvNd(nn.Module):
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
         dtype = next(self.generator.parameters()).dtype
-        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != dtype and not autocast_enabled(x.device.type):
             raise TypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
         for size, taps, step, pads, spread in zip(
             x.shape[2:], self.kernel_size, self.stride, self.pads, self.dilation, strict=True
@@ -193,17 +193,20 @@ class FlexConvNd(nn.Module):
         if source is not None:
             self._extent.follow(source)
 
-    def _watch(self, window: torch.Tensor) -> None:
-        """Learn of it when a gradient reaches the mask."""
-        traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(window)
-        if window.requires_grad and not traced:
-            extent = weakref.ref(self._extent)
+    def _watch(self, values: torch.Tensor) -> None:
+        """Learn of it when a gradient reaches the kernel, and so the parameters that decide its size."""
+        source = self._size_source
+        if source is None or not values.requires_grad or torch.compiler.is_compiling():
+            return
+        if is_functorch_wrapped_tensor(values) or not any(p.requires_grad for p in source.size_parameters()):
+            return
+        extent = weakref.ref(self._extent)
 
-            def note(_: torch.Tensor) -> None:
-                if (alive := extent()) is not None:
-                    alive.touch()
+        def note(_: torch.Tensor) -> None:
+            if (alive := extent()) is not None:
+                alive.touch()
 
-            window.register_hook(note)
+        values.register_hook(note)
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ def mix_channels(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Te
     """
     batch, freqs = x.shape[0], x.shape[2:]
     out_channels, fan_in = weight.shape[:2]
-    if fan_in == 1:  # depthwise: nothing to sum
-        return x.repeat_interleave(out_channels // groups, 1) * weight.squeeze(1).conj()
+    if fan_in == 1:  # depthwise: nothing to sum. (A lazy conj() is lost on the way through a compiled graph.)
+        return x.repeat_interleave(out_channels // groups, 1) * weight.squeeze(1).conj().resolve_conj()
     # one small matrix product per group and frequency; contiguous first, or they are looped over one by one
     x = x.reshape(batch, groups, fan_in, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
     weight = weight.reshape(groups, out_channels // groups, fan_in, -1).permute(0, 3, 1, 2).flatten(0, 1).contiguous()
@@ -59,7 +59,7 @@ def _opaque_backward(
     fan_in = weight.shape[1]
     X, W, G = _spectrum(x, size), _spectrum(weight, size), _spectrum(grad, size)
     transposed = W.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-    grad_x = _inverse(mix_channels(G, transposed.conj(), groups), size)
+    grad_x = _inverse(mix_channels(G, transposed.conj().resolve_conj(), groups), size)
     inputs = X.unflatten(1, (groups, fan_in)).movedim(2, 0).transpose(1, 2).flatten(1, 2)  # [in/groups, groups·batch]
     grad_weight = _inverse(mix_channels(inputs, G.transpose(0, 1), groups).transpose(0, 1), size)
     return grad_x, grad_weight[(..., *(slice(k) for k in taps))].contiguous()

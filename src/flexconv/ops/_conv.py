@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .._arguments import per_axis, positive_int, unknown_name
+from .._autocast import autocast_enabled
 from ._direct import direct_conv
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
@@ -116,8 +117,15 @@ def _check_tensors(dims: int, x: torch.Tensor, weight: torch.Tensor, bias: torch
             f"conv{dims}d wants x and weight of {dims + 2} dimensions; "
             f"got shapes {tuple(x.shape)} and {tuple(weight.shape)}"
         )
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(f"x is {x.dtype} but weight is {weight.dtype}: convert one of them")
+    if 0 in weight.shape or 0 in x.shape[1:]:
+        raise ValueError(f"only the batch may be empty; got x {tuple(x.shape)} and weight {tuple(weight.shape)}")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.device != x.device:
+            raise ValueError(f"x is on {x.device} but {name} is on {tensor.device}: move one of them")
+        if tensor.dtype != x.dtype and not autocast_enabled(x.device.type):
+            raise TypeError(f"x is {x.dtype} but {name} is {tensor.dtype}: convert one of them")
     out_channels, fan_in = weight.shape[:2]
     if out_channels % groups:
         raise ValueError(f"weight has {out_channels} output channels, not divisible by groups={groups}")

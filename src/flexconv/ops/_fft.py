@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from .._autocast import autocast_enabled, no_autocast
 from ._circular import circular_correlation
 from ._geometry import Geometry, output_size, skip_unread_samples, span, zero_pad
 
@@ -15,9 +16,10 @@ def fft_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, g
     Computed in float32 (float64 for float64), also under autocast: half precision has no trustworthy FFT.
     """
     device = x.device.type
-    out_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    lowered = autocast_enabled(device) and x.dtype != torch.float64  # float64 is exempt from autocast everywhere
+    out_dtype = torch.get_autocast_dtype(device) if lowered else x.dtype
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    with torch.autocast(device, enabled=False):
+    with no_autocast(device):
         y = _fft_conv(x.to(dtype), weight.to(dtype), geometry)
         if bias is not None:
             y = y + bias.to(dtype).reshape(-1, *(1,) * (x.ndim - 2))

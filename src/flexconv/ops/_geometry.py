@@ -74,7 +74,7 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
         unknown_name("padding", entry, PADDING_NAMES)
     if isinstance(entry, int) and not isinstance(entry, bool):
         return int(entry), int(entry)
-    if isinstance(entry, Sequence) and len(entry) == 2 and all(isinstance(e, int) for e in entry):
+    if isinstance(entry, Sequence) and len(entry) == 2 and all(type(e) is int for e in entry):
         return int(entry[0]), int(entry[1])
     raise TypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
 

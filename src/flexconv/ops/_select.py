@@ -1,7 +1,7 @@
 """`algorithm="auto"`: estimate what each algorithm would cost, take the cheaper.
 
-The estimate is a handful of nanoseconds-per-unit constants per device class, fitted once by
-`benchmarks/calibrate.py`. It reads shapes only: no timing, no synchronisation, and the same answer every time.
+The estimate is a handful of nanoseconds-per-unit constants per device class, fitted by `benchmarks/calibrate.py`. It
+reads shapes, and whether gradients will be wanted: no timing, no synchronisation, the same answer every time.
 """
 
 from __future__ import annotations
@@ -16,53 +16,61 @@ from ._geometry import Geometry, output_size
 
 
 class Rates(NamedTuple):
-    """Nanoseconds per unit of work (see `work`), and per call."""
+    """Nanoseconds: per call first, then per unit of each kind of `Work`."""
 
-    direct_mac: float
-    direct_call: float
-    fft_point: float
-    fft_mac: float
-    fft_call: float
+    direct: tuple[float, ...]
+    fft: tuple[float, ...]
 
 
+#: by device class and whether gradients will be wanted
 RATES = {
-    "cpu": Rates(direct_mac=0.02, direct_call=20e3, fft_point=0.3, fft_mac=0.05, fft_call=150e3),
-    "cuda": Rates(direct_mac=0.0001, direct_call=10e3, fft_point=0.003, fft_mac=0.0004, fft_call=60e3),
+    ("cpu", False): Rates((20e3, 0.02, 1.0), (150e3, 0.3, 0.1, 1.0)),
+    ("cpu", True): Rates((60e3, 0.06, 3.0), (450e3, 1.0, 0.3, 3.0)),
+    ("cuda", False): Rates((10e3, 1e-4, 0.01), (60e3, 3e-3, 4e-4, 0.01)),
+    ("cuda", True): Rates((30e3, 3e-4, 0.03), (200e3, 1e-2, 1e-3, 0.03)),
 }
 
 
 class Work(NamedTuple):
-    """What a convolution asks of each algorithm: multiplications and FFT points."""
+    """What a convolution asks of each algorithm."""
 
-    direct_macs: float
-    fft_points: float
-    fft_macs: float
+    direct: tuple[float, float]  # multiplications, numbers read and written
+    fft: tuple[float, float, float]  # points × log₂ points of the transforms, multiplications, numbers in spectra
 
 
 def work(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> Work:
-    """Count, from shapes alone, the arithmetic of both algorithms."""
+    """Count, from shapes alone, what each algorithm has to do."""
     batch, in_channels, *size = x.shape
     out_channels, fan_in, *taps = weight.shape
-    outputs = [
-        output_size(*each) for each in zip(size, taps, geometry.stride, geometry.pads, geometry.dilation, strict=True)
-    ]
-    lengths = circular_sizes(tuple(size), tuple(taps), geometry.pads, geometry.dilation)
-    points = math.prod(lengths)
-    freqs = math.prod(lengths[:-1]) * (lengths[-1] // 2 + 1)
-    transforms = batch * (in_channels + out_channels) + out_channels * fan_in
+    each = zip(size, taps, geometry.stride, geometry.pads, geometry.dilation, strict=True)
+    outputs = math.prod([output_size(*axis) for axis in each])
+    circles = circular_sizes(tuple(size), tuple(taps), geometry.pads, geometry.dilation)
+    points = math.prod(circles)
+    freqs = math.prod(circles[:-1]) * (circles[-1] // 2 + 1)
+    pairs = out_channels * fan_in
+    transforms = batch * (in_channels + out_channels) + pairs
     return Work(
-        direct_macs=batch * out_channels * fan_in * math.prod(outputs) * math.prod(taps),
-        fft_points=transforms * points * math.log2(max(points, 2)),
-        fft_macs=4 * batch * out_channels * fan_in * freqs,
+        direct=(
+            batch * pairs * outputs * math.prod(taps),
+            batch * (in_channels * math.prod(size) + out_channels * outputs),
+        ),
+        fft=(transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points),
     )
+
+
+def predict(rates: Rates, amount: Work) -> dict[str, float]:
+    """Estimated nanoseconds of each algorithm."""
+    return {
+        "direct": sum(rate * units for rate, units in zip(rates.direct, (1.0, *amount.direct), strict=True)),
+        "fft": sum(rate * units for rate, units in zip(rates.fft, (1.0, *amount.fft), strict=True)),
+    }
 
 
 def pick(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> str:
     """The name of the cheaper algorithm for these shapes on this device."""
     if torch.compiler.is_exporting() or 0 in x.shape:
         return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
-    rates = RATES.get(x.device.type, RATES["cpu"])
-    amount = work(x, weight, geometry)
-    direct = rates.direct_call + rates.direct_mac * amount.direct_macs
-    fft = rates.fft_call + rates.fft_point * amount.fft_points + rates.fft_mac * amount.fft_macs
-    return "direct" if direct <= fft else "fft"
+    training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    rates = RATES["cuda" if x.device.type == "cuda" else "cpu", training]
+    guess = predict(rates, work(x, weight, geometry))
+    return "direct" if guess["direct"] <= guess["fft"] else "fft"

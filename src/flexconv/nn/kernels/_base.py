@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..._arguments import positive_int
+from ..._autocast import no_autocast
 from .._grid import Axis
 
 
@@ -52,7 +53,7 @@ class KernelGenerator(nn.Module):
                 f"coordinates must have shape [{self.dims}, *grid], one entry per axis; got {tuple(coordinates.shape)}"
             )
         grid = coordinates.shape[1:]
-        with torch.autocast(coordinates.device.type, enabled=False):
+        with no_autocast(coordinates.device.type):
             points = coordinates.to(self.compute_dtype).reshape(self.dims, -1).t()
             return self.evaluate(points).t().reshape(self.channels, *grid)
 
