@@ -43,7 +43,7 @@ def main(steps: int = 400) -> tuple[float, float, tuple[int, ...]]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % (steps // 10) == 0:
+        if step % max(1, steps // 10) == 0:
             size = "×".join(map(str, layer.extent))
             sigma = ", ".join(f"{s:.3f}" for s in mask.sigma.tolist())
             ms = 1e3 * (time.perf_counter() - start) / (step + 1)

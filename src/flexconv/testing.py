@@ -43,6 +43,8 @@ def assert_translation_equivariant(
     moved = model(torch.roll(x, tuple(shift), axes))
     expected = torch.roll(model(x), tuple(shift), axes)
     inner = (..., *(slice(margin + abs(s), size - margin - abs(s)) for s, size in zip(shift, x.shape[2:], strict=True)))
+    if not expected[inner].numel():
+        raise ValueError(f"margin {margin} and shift {tuple(shift)} leave nothing to compare of {tuple(x.shape[2:])}")
     _assert_close(
         moved[inner], expected[inner], rtol, f"shifting the input by {tuple(shift)} does not shift the output"
     )
@@ -55,10 +57,11 @@ def assert_streaming_matches(
 
     Where outputs have no time axis (a classifier of the last step), the last chunk's output is compared.
     """
-    training = model.training
+    training = [(module, module.training) for module in model.modules()]
     with torch.no_grad():
         whole = model.eval()(x)
-    model.train(training)
+    for module, mode in training:
+        module.training = mode
     sizes = chunks if isinstance(chunks, int) else list(chunks)
     stream = Streaming(model)
     pieces = [stream(chunk) for chunk in x.split(sizes, axis)]

@@ -320,6 +320,7 @@ class FlexConv1d(FlexConvNd):
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         """How many outputs sequences of these lengths have."""
+        lengths = lengths.to(torch.int64)  # short integers would overflow
         (taps,), (stride,), (pads,), (spread,) = self.kernel_size, self.stride, self.pads, self.dilation
         return output_size(lengths, taps, stride, pads, spread).clamp(min=0)  # type: ignore[arg-type, return-value]
 

@@ -13,7 +13,7 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> tor
     Lengths on the host are checked for free; lengths on a GPU are read back for it.
     """
     lengths = torch.as_tensor(lengths)
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+    if lengths.numel() and (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool):
         raise TypeError(f"lengths must be integers; got {lengths.dtype}")
     if x.ndim != 3 or lengths.shape != x.shape[:1]:
         raise ValueError(

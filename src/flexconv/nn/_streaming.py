@@ -34,7 +34,8 @@ class Streaming(nn.Module):
 
     Parameters are shared with the original, which is not changed; layers run in eval mode and without gradient.
     Kernels are sampled when a stream starts: call `reset()` to start another one, or after the weights have changed.
-    A model that reads the last time step (a classifier head) gives, at every chunk, its result for all samples so far.
+    A model that reads the last time step (a classifier head) gives, at every chunk that brings an output, its result
+    for all samples so far.
 
     What mixes samples over time by other means (pooling, recurrent layers, group norm, a centred convolution) cannot
     be exact and is refused by name; operations written inside a `forward` cannot be seen, so compare once with
@@ -88,16 +89,18 @@ class _CausalState(nn.Module):
             raise RuntimeError(f"{self.name} is called twice per chunk: its two uses would share one memory")
         self.fed = True
         layer, time = self.layer, 2 + self.axis
-        samples = x.shape[time]
+        self._check_chunk(x)
         if self.weight is None or self.past is None:
             self._start(x)
         assert self.weight is not None
         assert self.past is not None
-        if self.past.shape[:time] != x.shape[:time]:
+        began, now = ((*t.shape[:time], *t.shape[time + 1 :]) for t in (self.past, x))
+        if began != now:
             raise ValueError(
-                f"the stream began with batch and channels {tuple(self.past.shape[:time])}; this chunk has "
-                f"{tuple(x.shape[:time])}. Call reset() to start another stream"
+                f"the stream began with batch, channels and sizes {began}; this chunk has {now}. Call reset() to start "
+                f"another stream"
             )
+        samples = x.shape[time]
         joined = torch.cat([self.past, x], time)
         skip = -self.seen % layer.stride[self.axis]  # samples before the next output is due
         self.seen += samples
@@ -119,9 +122,13 @@ class _CausalState(nn.Module):
             layer.algorithm,
         )
 
+    def _check_chunk(self, x: torch.Tensor) -> None:
+        """What the layer checks, except that there may be any number of samples, also none."""
+        sizes = [1 if axis == 2 + self.axis else size for axis, size in enumerate(x.shape)]
+        self.layer._check_input(x.new_empty(1).expand(sizes))
+
     def _start(self, x: torch.Tensor) -> None:
         layer = self.layer
-        layer._check_input(x)
         self.windows = layer._windows_in_force()
         self.weight = layer._sample(self.windows).to(x.dtype)
         reach = layer._pads_of(self.windows)[self.axis][0]
@@ -140,11 +147,29 @@ class _CausalState(nn.Module):
         return [x.shape[0], layer.out_channels, *sizes]
 
 
+class _Pointwise(nn.Module):
+    """A 1×1 convolution that takes a chunk without samples, too; torch's does not."""
+
+    def __init__(self, conv: nn.modules.conv._ConvNd) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel():
+            return self.conv(x)
+        shape = list(x.shape)
+        shape[-1 - len(self.conv.kernel_size)] = self.conv.out_channels
+        return x.new_zeros(shape)
+
+
 def _replace(module: nn.Module, name: str) -> nn.Module:
     if isinstance(module, FlexConvNd):
         return _CausalState(module, name)
-    for child_name, child in module.named_children():
-        setattr(module, child_name, _replace(child, f"{name}.{child_name}"))
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return _Pointwise(module)
+    for child_name, child in list(module._modules.items()):  # named_children() would skip a second use
+        if child is not None:
+            setattr(module, child_name, _replace(child, f"{name}.{child_name}"))
     return module
 
 
@@ -158,11 +183,13 @@ def _refuse_what_cannot_stream(model: nn.Module) -> None:
                 raise ValueError(f"{label} appears twice in the model: its two uses would share one memory")
             seen.add(id(module))
         elif isinstance(module, nn.modules.conv._ConvNd):
-            if {*module.kernel_size, *module.stride} != {1} or module.transposed:
+            padded = not isinstance(module.padding, str) and any(module.padding)
+            if {*module.kernel_size, *module.stride} != {1} or module.transposed or padded:
                 raise ValueError(f"{label} reaches over time and keeps no memory: use FlexConv1d(padding='causal')")
-        elif isinstance(module, _MIX_TIME) or type(module).__module__ in (
-            "torch.nn.modules.pooling",
-            "torch.nn.modules.padding",
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(f"{label} has no running statistics: those of a chunk are not those of the stream")
+        elif isinstance(module, _MIX_TIME) or any(
+            kind.__module__ in ("torch.nn.modules.pooling", "torch.nn.modules.padding") for kind in type(module).__mro__
         ):
             raise ValueError(f"{label} mixes samples over time, so its result on chunks is not that on the whole")
 

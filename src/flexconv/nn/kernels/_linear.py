@@ -71,9 +71,13 @@ class Affine(nn.Module):
         return f"{self.in_features}, {self.out_features}{norm}"
 
 
-@torch.compiler.assume_constant_result  # the compiler guards on this setting itself
 def _tf32_allowed() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler (3 s) with this package. Compiled code
+# is guarded on the setting.
+_tf32_allowed._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class _SplitMatmul(torch.autograd.Function):

@@ -1,0 +1,126 @@
+"""What a plain `pip install flexconv` gives: it works with torch, numpy and safetensors alone, and is complete."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata, resources
+
+import pytest
+from packaging.requirements import Requirement
+
+import flexconv
+
+DECLARED = {"torch", "numpy", "safetensors"}
+OPTIONAL = ["matplotlib", "lightning", "sklearn", "onnx", "typer", "rich", "pandas", "yaml", "pooch", "tensorboard"]
+
+# argv[1]: the top-level modules that may be found besides the standard library. Others are missing as modules are
+# missing in real life: `import` raises ModuleNotFoundError, importlib.util.find_spec (which torch asks) gives None.
+ONLY_ALLOWED = """
+import json, sys
+
+allowed = {*json.loads(sys.argv[1]), *sys.stdlib_module_names, "flexconv"}
+
+class Only:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, fullname, path=None, target=None):
+        top = fullname.partition(".")[0]
+        if top in allowed or top.startswith("_sysconfigdata_"):  # (of the standard library, named by platform)
+            return self.finder.find_spec(fullname, path, target)
+        return None
+
+sys.meta_path[:] = map(Only, sys.meta_path)
+"""
+
+USE_EVERYTHING = """
+for name in ("hypothesis", "matplotlib", "yaml"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(f"{name} could be imported: this program proves nothing")
+
+import torch
+import flexconv
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, Streaming, compat, refresh_extents, testing
+
+for dims, Layer in ((1, FlexConv1d), (2, FlexConv2d), (3, FlexConv3d)):
+    layer = Layer(2, 3, 5)
+    y = layer(torch.randn(2, 2, *[8] * dims))
+    y.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+    assert refresh_extents(layer)
+
+causal = FlexConv1d(2, 3, 9, padding="causal")
+testing.assert_streaming_matches(causal, torch.randn(1, 2, 20), 3)
+assert Streaming(causal)(torch.randn(1, 2, 4)).shape == (1, 3, 4)
+assert callable(compat.from_authors)
+print("done")
+"""
+
+
+def python(program, *arguments, cwd):
+    """Run a program in a fresh interpreter, away from the repository, and return what it prints."""
+    command = [sys.executable, "-c", program, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def required(distribution, *, seen):
+    """Names of a distribution and everything it requires here, without extras."""
+    name = re.sub(r"[-_.]+", "-", distribution).lower()
+    if name not in seen:
+        seen.add(name)
+        for line in metadata.requires(distribution) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                required(requirement.name, seen=seen)
+    return seen
+
+
+def test_what_is_required_is_torch_numpy_and_safetensors():
+    plain = [Requirement(line) for line in metadata.requires("flexconv") or [] if "extra ==" not in line]
+    assert {requirement.name for requirement in plain} == DECLARED
+
+
+def test_it_works_with_its_requirements_and_nothing_else(tmp_path):
+    distributions: set[str] = set()
+    for name in DECLARED:
+        required(name, seen=distributions)
+    allowed = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if any(re.sub(r"[-_.]+", "-", owner).lower() in distributions for owner in owners)
+    ]
+    assert not {"hypothesis", "matplotlib", "yaml"} & {*allowed}
+    assert python(ONLY_ALLOWED + USE_EVERYTHING, json.dumps(allowed), cwd=tmp_path).strip() == "done"
+
+
+def test_importing_it_imports_nothing_optional(tmp_path):
+    program = f"import flexconv, flexconv.testing, sys; print([m for m in {OPTIONAL} if m in sys.modules])"
+    assert python(program, cwd=tmp_path).strip() == "[]"
+
+
+def test_the_marker_for_type_checkers_ships():
+    assert resources.files("flexconv").joinpath("py.typed").is_file()
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert metadata.version("flexconv") == flexconv.__version__
+
+
+@pytest.mark.parametrize("name", ["flexconv", "flexconv.nn", "flexconv.ops"])
+def test_every_public_name_exists_once(name):
+    module = importlib.import_module(name)
+    missing = [public for public in module.__all__ if not hasattr(module, public)]
+    assert not missing
+    assert len({*module.__all__}) == len(module.__all__)

@@ -1,0 +1,211 @@
+"""flexconv.testing: passes what holds, and says what does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flexconv import FlexConv1d, FlexConv2d, GaussianMask
+from flexconv.testing import assert_causal, assert_streaming_matches, assert_translation_equivariant
+
+
+def causal(channels=2, kernel_size=7, **options):
+    return FlexConv1d(channels, channels, kernel_size, padding="causal", **options)
+
+
+class Apply(nn.Module):
+    """A model followed by something written inside `forward`, where nobody can see it."""
+
+    def __init__(self, model, function):
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, x):
+        return self.function(self.model(x))
+
+
+def look_ahead(x, steps=1):
+    return F.pad(x[..., steps:], (0, steps))
+
+
+def by_position(x):
+    return x * torch.linspace(0.5, 1.5, x.shape[-1], dtype=x.dtype)
+
+
+# --- assert_causal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        causal(),
+        nn.Sequential(causal(mask=None), nn.ReLU(), nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3).eval()),
+        FlexConv1d(2, 2, 5, padding=[(4, 0)]),
+    ],
+    ids=["layer", "model", "pair of paddings"],
+)
+@pytest.mark.parametrize("shape", [(3, 2, 12), (1, 2, 1)], ids=str)
+def test_what_is_causal_passes(model, shape):
+    assert_causal(model, torch.randn(shape))
+
+
+def test_the_time_axis_may_be_another():
+    layer = FlexConv2d(1, 2, 5, padding=("causal", "same"), mask=GaussianMask(2, sigma=0.5))
+    assert_causal(layer, torch.randn(1, 1, 6, 7), axis=2)
+    with pytest.raises(AssertionError, match="which is 1 steps in its future"):
+        assert_causal(layer, torch.randn(1, 1, 6, 7), axis=3)
+
+
+def test_an_unbatched_input_may_be_checked():
+    assert_causal(causal(), torch.randn(2, 9))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_look_ahead_is_found_with_its_distance(steps):
+    model = Apply(causal(mask=GaussianMask(1, sigma=1e-3), kernel_size=1), lambda x: look_ahead(x, steps))
+    message = f"^output 0 depends on input {steps}, which is {steps} steps in its future$"
+    with pytest.raises(AssertionError, match=message):
+        assert_causal(model, torch.randn(1, 2, 10))
+
+
+def test_a_look_ahead_that_begins_late_is_found():
+    def late(x):
+        return torch.cat([x[..., :6], look_ahead(x[..., 6:], 2)], -1)
+
+    with pytest.raises(AssertionError, match=r"^output 6 depends on input 8, which is 2 steps in its future$"):
+        assert_causal(late, torch.randn(1, 2, 10))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FlexConv1d(2, 2, 5, mask=None),
+        Apply(causal(), lambda x: x - x.mean(-1, keepdim=True)),
+        nn.Sequential(causal(), nn.BatchNorm1d(2).train()),
+    ],
+    ids=["centred layer", "mean over time", "batch statistics"],
+)
+def test_what_sees_the_future_fails(model):
+    with pytest.raises(AssertionError, match=r"output 0 depends on input \d+, which is \d+ steps in its future"):
+        assert_causal(model, torch.randn(2, 2, 8))
+
+
+def test_outputs_that_do_not_correspond_to_inputs_fail():
+    with pytest.raises(AssertionError, match=r"outputs \(4 steps\) and inputs \(8\) do not correspond"):
+        assert_causal(causal(stride=2), torch.randn(1, 2, 8))
+
+
+def test_checking_leaves_input_and_gradients_alone():
+    layer, x = causal(), torch.randn(1, 2, 8)
+    assert_causal(layer, x)
+    assert not x.requires_grad
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+# --- assert_translation_equivariant -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [(3,), (-2,), (0,)], ids=str)
+def test_a_1d_convolution_shifts_with_its_input(shift):
+    assert_translation_equivariant(FlexConv1d(2, 3, 9, mask=None), torch.randn(2, 2, 40), shift, margin=4)
+    assert_translation_equivariant(causal(kernel_size=9, mask=None), torch.randn(2, 2, 40), shift, margin=8)
+
+
+@pytest.mark.parametrize("shift", [(3, 0), (1, -4)], ids=str)
+def test_a_2d_convolution_shifts_with_its_input(shift):
+    model = nn.Sequential(FlexConv2d(2, 3, 5, mask=None), nn.ReLU(), FlexConv2d(3, 1, 7))
+    assert_translation_equivariant(model, torch.randn(2, 2, 24, 28), shift, margin=5)
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [(by_position, (40,)), (lambda x: F.avg_pool1d(x, 2).repeat_interleave(2, -1), (40,)), (by_position, (30, 30))],
+    ids=["position", "pooling", "position, 2D"],
+)
+def test_what_depends_on_position_fails(function, size):
+    layer = (FlexConv1d if len(size) == 1 else FlexConv2d)(2, 2, 5)
+    shift = (3,) * len(size)
+    message = rf"shifting the input by \({', '.join(map(str, shift))},?\) does not shift the output: relative error .*"
+    with pytest.raises(AssertionError, match=message + r"allowed 1e-04"):
+        assert_translation_equivariant(Apply(layer, function), torch.randn(2, 2, *size), shift, margin=2)
+
+
+def test_edges_are_within_the_margin_only():
+    x = torch.randn(1, 2, 30)
+    with pytest.raises(AssertionError, match="does not shift the output"):
+        assert_translation_equivariant(FlexConv1d(2, 2, 9, mask=None), x, (2,), margin=0)
+
+
+def test_a_nan_is_no_equality():
+    with pytest.raises(AssertionError, match="relative error nan"):
+        assert_translation_equivariant(lambda x: x * torch.nan, torch.randn(1, 1, 9), (1,), margin=1)
+
+
+def test_the_tolerance_can_be_set():
+    model = Apply(FlexConv1d(2, 2, 5), lambda x: x + 1e-3 * by_position(x))
+    x = torch.randn(1, 2, 30)
+    assert_translation_equivariant(model, x, (1,), margin=3, rtol=1e-2)
+    with pytest.raises(AssertionError, match="allowed 1e-06"):
+        assert_translation_equivariant(model, x, (1,), margin=3, rtol=1e-6)
+
+
+def test_a_margin_that_leaves_nothing_to_compare_does_not_pass():
+    with pytest.raises((AssertionError, ValueError)):
+        assert_translation_equivariant(by_position, torch.randn(1, 1, 10), (1,), margin=5)
+
+
+# --- assert_streaming_matches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [1, 7, 20, [3, 0, 16, 1]], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [causal(), nn.Sequential(causal(), nn.BatchNorm1d(2), nn.ReLU(), nn.Dropout(0.5), causal(stride=2))],
+    ids=["layer", "strided model"],
+)
+def test_what_streams_passes(model, chunks):
+    assert_streaming_matches(model, torch.randn(2, 2, 20), chunks)
+
+
+@pytest.mark.parametrize(
+    "head", [lambda y: y[..., -1], lambda y: y[..., -1].sum(1)], ids=["[batch, channels]", "[batch]"]
+)
+def test_a_classifier_of_the_last_step_passes(head):
+    assert_streaming_matches(Apply(causal(), head), torch.randn(2, 2, 20), 6)
+
+
+def test_streaming_along_another_axis_passes():
+    layer = FlexConv2d(1, 2, 5, padding=("causal", "same"))
+    assert_streaming_matches(layer, torch.randn(1, 1, 9, 6), 2, axis=2)
+
+
+def test_the_training_mode_of_every_part_is_restored():
+    model = nn.Sequential(causal(), nn.BatchNorm1d(2), nn.Dropout())
+    model[1].eval()  # frozen, as in fine-tuning
+    before = [module.training for module in model.modules()]
+    assert_streaming_matches(model, torch.randn(2, 2, 8), 3)
+    assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda y: y.mean(-1), "relative error"),
+        (lambda y: y - y.mean(-1, keepdim=True), "relative error"),
+        (by_position, "relative error"),
+        (look_ahead, "relative error"),
+        (lambda y: y.cumsum(-1), "relative error"),
+        (lambda y: F.pad(y, (1, 0)), r"shapes \(2, 2, 24\) and \(2, 2, 21\)"),
+    ],
+    ids=["mean pooling", "centring", "position", "look-ahead", "running sum", "padding"],
+)
+def test_what_mixes_time_inside_a_forward_fails(function, reason):
+    with pytest.raises(AssertionError, match=f"^streaming in chunks of 5 differs from the whole: {reason}"):
+        assert_streaming_matches(Apply(causal(), function), torch.randn(2, 2, 20), 5)
+
+
+def test_what_cannot_stream_is_refused_with_its_reason():
+    with pytest.raises(ValueError, match="would have to see the future"):
+        assert_streaming_matches(FlexConv1d(2, 2, 5), torch.randn(1, 2, 8), 2)
