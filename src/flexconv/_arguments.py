@@ -23,12 +23,19 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) 
 
 def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> list[float]:
     """One finite number per spatial axis."""
-    values = [float(value)] * dims if isinstance(value, int | float) else [float(v) for v in value]
+    values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
     if len(values) != dims:
         raise ValueError(f"{name} must be a number or have {dims} entries, one per axis; got {value!r}")
     if not all(map(math.isfinite, values)):
         raise ValueError(f"{name} must be finite; got {value!r}")
     return values
+
+
+def positive(name: str, value: float) -> float:
+    """`value` as a float where it is a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive; got {value}")
+    return float(value)
 
 
 def positive_int(name: str, value: int) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from ._arguments import unknown_name
@@ -55,14 +54,14 @@ def from_authors(
     """
     if generator not in _READERS:
         unknown_name("generator", generator, _READERS)
-    tensors = {name: torch.as_tensor(np.asarray(value)).clone() for name, value in state.items()}
+    tensors = {name: torch.as_tensor(value).detach().cpu().clone() for name, value in state.items()}
     if "alphas" in tensors:
         return _read_njet(tensors, kernel_size).eval()
     prefix = "Kernel."
     if not any(name.startswith(prefix) for name in tensors):
-        return _READERS[generator](tensors).eval()
+        return _read_generator(generator, tensors).eval()
     inner = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
-    kernel = _READERS[generator](inner)
+    kernel = _read_generator(generator, inner)
     mask_params, bias = tensors.pop("mask_params", None), tensors.pop("bias")
     for name in ("train_length", "conv_kernel"):  # the horizon they saw, and a cached kernel
         tensors.pop(name, None)
@@ -96,14 +95,14 @@ def _read_mfn(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> Kerne
     net = make(dims, len(output), hidden=hidden, layers=layers, dtype=output.dtype, **steerable)
     _assign(
         net,
-        frequency=torch.stack([_matrix(state.pop(f"filters.{i}.linear.weight")) for i in filters]),
-        phase=torch.stack([state.pop(f"filters.{i}.linear.bias") for i in filters]),
-        mix_weight=torch.stack([_matrix(state.pop(f"linear.{i}.weight")) for i in range(layers)]),
-        mix_bias=torch.stack([state.pop(f"linear.{i}.bias") for i in range(layers)]),
+        frequency=_stack("frequency", [_matrix(state.pop(f"filters.{i}.linear.weight")) for i in filters]),
+        phase=_stack("phase", [state.pop(f"filters.{i}.linear.bias") for i in filters]),
+        mix_weight=_stack("mix_weight", [_matrix(state.pop(f"linear.{i}.weight")) for i in range(layers)]),
+        mix_bias=_stack("mix_bias", [state.pop(f"linear.{i}.bias") for i in range(layers)]),
     )
     for name in ("mu", "gamma", "theta"):
         if f"filters.0.{name}" in state:
-            _assign(net, **{name: torch.stack([state.pop(f"filters.{i}.{name}") for i in filters])})
+            _assign(net, **{name: _stack(name, [state.pop(f"filters.{i}.{name}") for i in filters])})
     _assign(net.output, weight=_matrix(state.pop("output_linear.weight")), bias=state.pop("output_linear.bias"))
     _refuse_rest(state)
     return net
@@ -124,7 +123,8 @@ def _read_perceptron(state: dict[str, torch.Tensor], make: Callable[..., Any]) -
         _assign(linear, bias=state.pop(f"kernel_net.{i}.bias"))
     omegas = [state.pop(f"kernel_net.{i}.omega_0") for i in maps[:-1] if f"kernel_net.{i}.omega_0" in state]
     if omegas:
-        _assign(net, omega_0=torch.cat([omega.reshape(1) for omega in omegas]))
+        _assign(net, omega_0=_stack("omega_0", [omega.reshape(-1) for omega in omegas]).squeeze(-1))
+        net.initial_omega_0 = float(omegas[0])
     _refuse_rest(state)
     return net
 
@@ -152,13 +152,23 @@ def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int])
     return layer
 
 
-_READERS: dict[str, Callable[[dict[str, torch.Tensor]], KernelGenerator]] = {
-    "magnet": partial(_read_mfn, make=MAGNet),
-    "gabor": partial(_read_mfn, make=GaborNet),
-    "fourier": partial(_read_mfn, make=FourierNet),
-    "siren": partial(_read_perceptron, make=SIREN),
-    "nsiren": partial(_read_perceptron, make=NSIREN),
-    "mlp": partial(_read_perceptron, make=MLP),
+def _read_generator(name: str, state: dict[str, torch.Tensor]) -> KernelGenerator:
+    read, make = _READERS[name]
+    prefix = "filters." if read is _read_mfn else "kernel_net."
+    if not any(key.startswith(prefix) for key in state):
+        raise ValueError(
+            f"not the state of a {name!r}, which has names in {prefix}…: it has {', '.join(list(state)[:4])} …"
+        )
+    return read(state, make)
+
+
+_READERS: dict[str, tuple[Callable[..., KernelGenerator], type[KernelGenerator]]] = {
+    "magnet": (_read_mfn, MAGNet),
+    "gabor": (_read_mfn, GaborNet),
+    "fourier": (_read_mfn, FourierNet),
+    "siren": (_read_perceptron, SIREN),
+    "nsiren": (_read_perceptron, NSIREN),
+    "mlp": (_read_perceptron, MLP),
 }
 
 
@@ -175,6 +185,13 @@ def _assign(module: torch.nn.Module, **values: torch.Tensor) -> None:
                 shapes = f"has shape {tuple(target.shape)}; the state has {tuple(value.shape)}"
                 raise ValueError(f"{name} of {type(module).__name__} {shapes}")
             target.copy_(value)
+
+
+def _stack(name: str, values: list[torch.Tensor]) -> torch.Tensor:
+    shapes = [tuple(value.shape) for value in values]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"{name} of a generator must have one shape in all its layers; the state has {shapes}")
+    return torch.stack(values)
 
 
 def _refuse_rest(state: Mapping[str, torch.Tensor]) -> None:

@@ -57,7 +57,8 @@ class Axis(NamedTuple):
             return self.whole
         start = math.floor(_clip((low + 1.0) / self.spacing - slack, -1.0, self.size)) + 1
         stop = math.ceil(_clip((high + 1.0) / self.spacing + slack, -1.0, self.size))
-        return max(0, start), min(self.size, stop)
+        start = max(0, start)
+        return start, max(start, min(self.size, stop))
 
     def rung(self, needed: Window) -> Window:
         """The smallest window of the ladder that holds `needed`.
@@ -68,7 +69,7 @@ class Axis(NamedTuple):
         """
         for size in ladder(self.size, self.causal):
             at_home = self.size - size if self.causal else (self.size - size) // 2
-            step = max(1, size // 2)
+            step = max(1, size // 2, self.size // 8)
             nearby = needed[0] // step * step
             for start in (at_home, min(nearby, self.size - size)):
                 if start <= needed[0] and needed[1] <= start + size:

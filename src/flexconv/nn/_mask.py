@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .._arguments import per_axis_floats, unknown_name
+from .._arguments import per_axis_floats, positive_int, unknown_name
 from ._grid import Axis
 
 SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
@@ -31,8 +31,8 @@ class GaussianMask(nn.Module):
         sigma: initial standard deviation, a number or one per axis.
         threshold: crop where a factor of the window falls to this value; None crops nothing.
         form: "guarded" keeps the mask alive whatever an optimiser does to its parameters. The mean is used as if
-            clamped to [−1, 1] and |σ| as if at least a third of a tap spacing, while their gradients pass unclamped,
-            so that they can come back; and never fewer than 3 taps (2 causal) are kept. "authors" is the published
+            clamped to [−1, 1] and |σ| as if at least a third of a tap spacing, with gradients that lead back where
+            they have left that range; and never fewer than 3 taps (2 causal) are kept. "authors" is the published
             code: no such care; a centred window symmetric about 0, a causal one always up to the newest tap.
 
     """
@@ -53,7 +53,7 @@ class GaussianMask(nn.Module):
             unknown_name("mask form", form, FORMS)
         if threshold is not None and not 0 < threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold}")
-        self.dims = dims
+        self.dims = positive_int("dims", dims)
         self.form = form
         self.threshold = threshold
         self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
@@ -67,8 +67,8 @@ class GaussianMask(nn.Module):
     def reset_parameters(self) -> None:
         """Back to the initial window, at 0 where no mean was given."""
         with torch.no_grad():
-            self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims))
-            self.sigma.copy_(torch.tensor(self.initial_sigma))
+            self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims, dtype=torch.float64))
+            self.sigma.copy_(torch.tensor(self.initial_sigma, dtype=torch.float64))
 
     def attach_(self, axes: Sequence[Axis]) -> None:
         """Start at the current sample of a layer's axes, unless the user gave a mean."""
@@ -171,16 +171,37 @@ class RotatedGaussianMask(GaussianMask):
 
 
 def _guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and σ in their safe range, with the gradient of what they were (straight through)."""
-    mean = mean + (mean.clamp(-1.0, 1.0) - mean).detach()
+    """Mean and σ in their safe range."""
+    one = torch.ones_like(mean)
     sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
     floor = _each([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
-    return mean, sigma + (floor - sigma).clamp(min=0.0).detach()
+    return _KeepInside.apply(mean, -one, one), _KeepInside.apply(sigma, floor, torch.full_like(sigma, math.inf))
+
+
+class _KeepInside(torch.autograd.Function):
+    """Clamp to [low, high], with a gradient outside too where following it leads back inside."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(torch.maximum(x, low), high)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001, ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
+        x, low, high = ctx.saved_tensors
+        outward = ((x < low) & (grads[0] > 0)) | ((x > high) & (grads[0] < 0))  # descent goes against the gradient
+        return grads[0].masked_fill(outward, 0.0), None, None
 
 
 def _keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
     """Mean ± reach, widened to at least the fewest taps that keep a gradient, wherever the mean is."""
-    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing * (1 + 1e-6) for a in axes]
+    rounding = 4 * torch.finfo(mean.dtype).eps
+    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
     inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
     limit = _each(inner, like=mean)
     centre = torch.minimum(torch.maximum(mean, -limit), limit)
@@ -211,8 +232,8 @@ def _kept(bounds: torch.Tensor, lines: Sequence[torch.Tensor]) -> list[torch.Ten
 
 
 def _coarsest(axes: Sequence[Axis]) -> list[Axis]:
-    """Axes that mix by rotation share the coarsest spacing."""
-    return [min(axes, key=lambda axis: axis.size)] * len(axes)
+    """Axes that mix by rotation share the coarsest spacing (that of an axis with neighbouring taps)."""
+    return [min((axis for axis in axes if axis.size > 1), key=lambda axis: axis.size, default=axes[0])] * len(axes)
 
 
 def _each(values: list[float], *, like: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..._arguments import unknown_name
+from ..._arguments import per_axis_floats, positive, unknown_name
 from ._mfn import MultiplicativeFilterNetwork
 
 GAMMA_SHAPES = ("per_filter", "shared")
@@ -59,8 +59,9 @@ class GaborNet(MultiplicativeFilterNetwork):
             dims, channels, hidden=hidden, layers=layers, input_scale=input_scale, device=device, dtype=dtype
         )
         self.anisotropic, self.gamma_shape, self.steerable = anisotropic, gamma_shape, steerable
-        self.alpha, self.beta = float(alpha), float(beta)
-        self.center, self.spread = center, spread
+        self.alpha, self.beta = positive("alpha", alpha), positive("beta", beta)
+        self.center = None if center is None else per_axis_floats("center", center, dims)
+        self.spread = None if spread is None else per_axis_floats("spread", spread, dims)
         self.mu = nn.Parameter(torch.empty(self.filters, hidden, dims, device=device, dtype=dtype))
         self.gamma = nn.Parameter(
             torch.empty(self.filters, hidden, dims if anisotropic else 1, device=device, dtype=dtype)
@@ -82,18 +83,16 @@ class GaborNet(MultiplicativeFilterNetwork):
             if self.theta is not None:
                 nn.init.uniform_(self.theta, 0.0, 1.0)
         if self.center is not None or self.spread is not None:
-            self._place_centres(
-                0.0 if self.center is None else self.center, 1.0 if self.spread is None else self.spread
-            )
+            self._place_centres(self.center or [0.0] * self.dims, self.spread or [1.0] * self.dims)
 
     def focus_(self, center: Sequence[float], radius: Sequence[float]) -> None:
         """Bring the centres, drawn over [−1, 1], to `center` ± `radius`, unless the user said where they go."""
         if self.center is None and self.spread is None:
             self._place_centres(center, radius)
 
-    def _place_centres(self, center: float | Sequence[float], radius: float | Sequence[float]) -> None:
+    def _place_centres(self, center: Sequence[float], radius: Sequence[float]) -> None:
         with torch.no_grad():
-            self.mu.mul_(torch.as_tensor(radius).to(self.mu)).add_(torch.as_tensor(center).to(self.mu))
+            self.mu.mul_(torch.tensor(radius).to(self.mu)).add_(torch.tensor(center).to(self.mu))
 
     def envelopes(self, points: torch.Tensor) -> torch.Tensor:
         """exp(−½ Σ_d (γ_d (x_d − μ_d))²) at points [n, D] → [filters, n, hidden]."""

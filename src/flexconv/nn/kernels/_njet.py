@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..._arguments import per_axis_floats
+from ..._arguments import per_axis_floats, positive
 from .._grid import Axis
 from ._base import KernelGenerator
 from ._linear import matmul
@@ -23,6 +23,7 @@ class NJet(KernelGenerator):
         σⁿ ∂ⁿ G_σ(x) = (−1/√2)ⁿ H_n(x / (√2 σ)) G_σ(x)
 
     and everything beyond ⌈reach · σ + ½⌉ units is cut off. So the scale s is the size: an N-Jet needs no mask.
+    On a causal axis it sits at the newest tap, and only its half in the past is there.
     Sampled more densely the values shrink by themselves, the sum stays (`conserves_sum`).
 
     Arguments:
@@ -48,7 +49,7 @@ class NJet(KernelGenerator):
         super().__init__(dims, channels)
         if order < 0:
             raise ValueError(f"order must be at least 0; got {order}")
-        self.order, self.reach = order, float(reach)
+        self.order, self.reach = order, positive("reach", reach)
         self.unit = None if unit is None else per_axis_floats("unit", unit, dims)
         if self.unit and min(self.unit) <= 0:
             raise ValueError(f"unit must be positive; got {unit}")
@@ -73,27 +74,32 @@ class NJet(KernelGenerator):
         """The parameters that `bounds` needs."""
         return (self.scale,)
 
-    def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:  # noqa: ARG002
+    def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2]."""
         taps = torch.ceil(self.reach * torch.exp2(parameters[0]) + 0.5) + 0.5
-        edges = torch.cat([taps * unit for unit in self._unit()])
-        return torch.stack([-edges, edges], 1)
+        homes = [axis.home for axis in axes]
+        sides = [
+            torch.cat([home - taps * unit, home + taps * unit]) for home, unit in zip(homes, self._unit(), strict=True)
+        ]
+        return torch.stack(sides)
 
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         scale = self.scale.to(points.dtype)
-        sigma = torch.cat([torch.exp2(scale) * unit for unit in self._unit()])
-        edges = self.bounds((scale.detach(),), ())[:, 1]
+        axes = self.axes or [Axis(1, causal=False)] * self.dims
+        low, high = self.bounds((scale.detach(),), axes).unbind(1)
+        sigmas = [torch.exp2(scale) * unit for unit in self._unit()]
 
-        def gaussian(x: torch.Tensor, d: int | slice) -> torch.Tensor:
-            return torch.exp(-0.5 * (x / sigma[d]).square()).masked_fill(x.abs() >= edges[d], 0.0)
+        def offset_and_gaussian(x: torch.Tensor, d: int) -> tuple[torch.Tensor, torch.Tensor]:
+            u = (x - axes[d].home) / (math.sqrt(2.0) * sigmas[d])
+            return u, torch.exp(-u.square()).masked_fill((x <= low[d]) | (x >= high[d]), 0.0)
 
-        gauss = gaussian(points, slice(None))  # [n, D]
+        lines = [offset_and_gaussian(points[:, d], d) for d in range(self.dims)]
+        u, gauss = (torch.stack(part, -1) for part in zip(*lines, strict=True))  # [n, D] each
         if self.axes is None:
             total = gauss.prod(-1).sum()
         else:  # over the whole grid, of which the points may be a part
             grid = [a.coordinates(a.whole, device=points.device, dtype=points.dtype) for a in self.axes]
-            total = math.prod((gaussian(x, d).sum() for d, x in enumerate(grid)), start=points.new_ones(()))
-        u = points / (math.sqrt(2.0) * sigma)
+            total = torch.stack([offset_and_gaussian(x, d)[1].sum() for d, x in enumerate(grid)]).prod()
         hermite = [torch.ones_like(u), 2 * u]
         for n in range(1, self.order):
             hermite.append(2 * u * hermite[n] - 2 * n * hermite[n - 1])

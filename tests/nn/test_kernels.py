@@ -1,0 +1,359 @@
+"""Every kernel generator as a function of coordinates: shapes, gradients, precision, copies, refusals."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from torch.func import functional_call, vmap
+
+from flexconv.nn import (
+    GENERATORS,
+    MLP,
+    NSIREN,
+    SIREN,
+    Axis,
+    FourierNet,
+    GaborNet,
+    KernelGenerator,
+    MAGNet,
+    NJet,
+    coordinate_grid,
+)
+from flexconv.nn.kernels._linear import _split, _SplitMatmul
+
+from ..conftest import relative_error
+
+TINY = {"hidden": 3, "layers": 2}
+POINTWISE = {
+    "magnet": partial(MAGNet, **TINY),
+    "gabor": partial(GaborNet, **TINY),
+    "gabor-anisotropic": partial(GaborNet, anisotropic=True, **TINY),
+    "fourier": partial(FourierNet, **TINY),
+    **{
+        f"{name}{suffix}": partial(make, **options, **TINY)
+        for name, make in (("siren", SIREN), ("nsiren", NSIREN))
+        for suffix, options in {
+            "": {},
+            "-weightnorm": {"weight_norm": True},
+            "-learned-omega": {"learn_omega_0": True},
+            "-both": {"weight_norm": True, "learn_omega_0": True},
+        }.items()
+    },
+    **{
+        f"mlp-{activation}-{norm}": partial(MLP, hidden=3, layers=3, activation=activation, norm=norm)
+        for activation in ("relu", "leaky_relu", "swish")
+        for norm in (None, "layer")
+    },
+}
+SIZES = {1: (7,), 2: (5, 4), 3: (3, 4, 2)}
+
+
+def attached_njet(dims, channels, **options):
+    net = NJet(dims, channels, order=2, **options)
+    net.attach_(axes_of(SIZES[dims]))
+    return net
+
+
+MAKERS = {**POINTWISE, "njet": partial(NJet, order=2, unit=0.5), "njet-attached": attached_njet}
+CASES = [pytest.param(name, dims, id=f"{name}-{dims}d") for name in MAKERS for dims in (1, 2, 3)]
+CASES.append(pytest.param("magnet-steerable", 2, id="magnet-steerable-2d"))
+MAKERS["magnet-steerable"] = partial(MAGNet, steerable=True, **TINY)
+cases = pytest.mark.parametrize(("name", "dims"), CASES)
+
+
+def axes_of(sizes):
+    return [Axis(size, False) for size in sizes]
+
+
+def grid_of(dims, dtype=torch.float32):
+    axes = axes_of(SIZES[dims])
+    return coordinate_grid(axes, [a.whole for a in axes], device=torch.device("cpu"), dtype=dtype)
+
+
+@cases
+def test_values_have_a_channel_axis_and_the_shape_of_the_grid(name, dims):
+    net = MAKERS[name](dims, 5)
+    values = net(grid_of(dims))
+    assert values.shape == (5, *SIZES[dims])
+    assert values.dtype == torch.float32
+    assert values.isfinite().all()
+    assert values.std() > 0
+    assert repr(net)
+
+
+@cases
+def test_gradients_of_parameters_and_coordinates(name, dims):
+    net = MAKERS[name](dims, 2, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)  # biases off 0, and scales off 1
+    points = torch.rand(dims, 3, dtype=torch.float64) * 1.2 - 0.6
+    names, values = zip(*net.named_parameters(), strict=True)
+
+    def kernel(points, *values):
+        return functional_call(net, dict(zip(names, values, strict=True)), (points,))
+
+    inputs = [t.detach().clone().requires_grad_() for t in (points, *values)]
+    assert torch.autograd.gradcheck(kernel, inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"), [case for case in CASES if case.values[0] != "njet"]
+)  # an N-Jet without a grid is normalised over the points it is given
+def test_part_of_a_grid_has_the_values_of_the_whole(name, dims):
+    net = MAKERS[name](dims, 4, dtype=torch.float64)
+    grid = grid_of(dims, torch.float64)
+    part = (slice(None), *(slice(1, size) for size in SIZES[dims]))
+    torch.testing.assert_close(net(grid[part]), net(grid)[part], rtol=1e-12, atol=1e-12)
+
+
+@cases
+def test_autocast_changes_nothing(name, dims):
+    net = MAKERS[name](dims, 4)
+    plain = net(grid_of(dims))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = net(grid_of(dims))
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, plain)
+
+
+@cases
+def test_half_precision_parameters_compute_in_float32(name, dims):
+    dtype = torch.float16 if dims == 1 else torch.bfloat16
+    net = MAKERS[name](dims, 4).to(dtype)
+    values = net(grid_of(dims).to(dtype))
+    assert values.dtype == torch.float32
+    assert torch.equal(values, copy.deepcopy(net).float()(grid_of(dims).to(dtype)))
+    values.sum().backward()
+    assert all(p.grad.dtype == dtype and p.grad.isfinite().all() for p in net.parameters())
+
+
+@cases
+def test_copies_have_the_same_values(name, dims):
+    net, grid = MAKERS[name](dims, 4), grid_of(dims)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.1
+    fresh = MAKERS[name](dims, 4)
+    assert not torch.equal(fresh(grid), net(grid))
+    saved = io.BytesIO()
+    torch.save(net.state_dict(), saved)
+    saved.seek(0)
+    fresh.load_state_dict(torch.load(saved, weights_only=True))
+    for twin in (fresh, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(twin(grid), net(grid))
+        assert repr(twin) == repr(net)
+
+
+@cases
+def test_meta_construction_then_reset_gives_finite_values(name, dims):
+    net = MAKERS[name](dims, 4, device="meta")
+    assert all(t.is_meta for t in net.state_dict().values())
+    net.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor.fill_(torch.nan)
+    net.reset_parameters()
+    assert all(t.isfinite().all() for t in net.state_dict().values())
+    assert net(grid_of(dims)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["magnet", "njet-attached"])
+def test_meta_tensors_go_through(name):
+    net = MAKERS[name](2, 4, device="meta")
+    assert net(grid_of(2).to("meta")).shape == (4, *SIZES[2])
+
+
+@cases
+def test_reset_draws_anew_and_the_seed_decides(name, dims):
+    net = MAKERS[name](dims, 4)
+    draws = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        net.reset_parameters()
+        draws.append(net(grid_of(dims)))
+    assert torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[1])
+
+
+@cases
+def test_wrong_coordinates_are_refused(name, dims):
+    net = MAKERS[name](dims, 4)
+    with pytest.raises(ValueError, match=rf"coordinates must have shape \[{dims}, \*grid\].*got \({dims + 1}, 5\)"):
+        net(torch.zeros(dims + 1, 5))
+    with pytest.raises(ValueError, match=r"coordinates must have shape"):
+        net(torch.zeros(()))
+
+
+def test_the_table_of_names_makes_every_generator():
+    assert set(GENERATORS) == {"magnet", "gabor", "fourier", "siren", "nsiren", "mlp", "njet"}
+    for make in GENERATORS.values():
+        assert isinstance(make(1, 2), KernelGenerator)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SIREN(1, 2, omega_0=0), "omega_0 must be finite and not 0.*got 0"),
+        (lambda: NSIREN(1, 2, omega_0=0.0), "omega_0 must be finite and not 0.*got 0"),
+        (lambda: SIREN(1, 2, layers=1), "a SIREN needs at least 2 linear maps.*layers=1"),
+        (lambda: NSIREN(1, 2, layers=1), "a NSIREN needs at least 2 linear maps"),
+        (lambda: MLP(1, 2, activation="rleu"), "unknown activation 'rleu'.*did you mean 'relu'"),
+        (lambda: MLP(1, 2, norm="batch"), "unknown norm 'batch': choose one of 'layer'"),
+        (lambda: MAGNet(2, 2, gamma_shape="per_filtre"), "unknown gamma_shape.*did you mean 'per_filter'"),
+        (lambda: GaborNet(2, 2, gamma_shape="own"), "unknown gamma_shape 'own'"),
+        (lambda: MAGNet(1, 2, steerable=True), "dims must be 2; got 1"),
+        (lambda: MAGNet(3, 2, steerable=True), "dims must be 2; got 3"),
+        (lambda: GaborNet(3, 2, steerable=True), "dims must be 2; got 3"),
+        (lambda: NJet(1, 2)(torch.zeros(1, 3)), "an NJet outside a layer needs its unit"),
+        (lambda: NJet(1, 2, order=-1), "order must be at least 0; got -1"),
+        (lambda: NJet(1, 2, unit=0.0), "unit must be positive"),
+        (lambda: NJet(2, 2, unit=(0.1, -0.1)), "unit must be positive"),
+        (lambda: NJet(2, 2, unit=(0.1, 0.1, 0.1)), "unit must be a number or have 2 entries"),
+        (lambda: MAGNet(0, 2), "dims must be at least 1"),
+        (lambda: MAGNet(1, 0), "channels must be at least 1"),
+        (lambda: FourierNet(1, 2, hidden=0), "hidden must be at least 1"),
+        (lambda: GaborNet(1, 2, layers=0), "layers must be at least 1"),
+        (lambda: MLP(1, 2, layers=0), "layers must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_generator_must_say_how_it_evaluates_and_resets():
+    class Nothing(KernelGenerator):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    with pytest.raises(TypeError, match=r"Nothing must define evaluate\(points\)"):
+        Nothing()(torch.zeros(1, 3))
+    with pytest.raises(TypeError, match=r"Nothing must define reset_parameters"):
+        Nothing().reset_parameters()
+
+
+def test_a_perceptron_of_one_map_is_linear():
+    net = MLP(2, 3, layers=1, dtype=torch.float64)
+    grid = grid_of(2, torch.float64)
+    torch.testing.assert_close(net(grid), torch.einsum("cd,d...->c...", net.maps[0].weight, grid))
+
+
+@pytest.mark.parametrize("make", [SIREN, NSIREN])
+def test_omega_0_is_state_whether_learned_or_not(make):
+    fixed, learned = make(1, 2, layers=4), make(1, 2, layers=4, learn_omega_0=True)
+    for net in (fixed, learned):
+        assert torch.equal(net.state_dict()["omega_0"], torch.full((3,), 30.0))
+    assert "omega_0" not in dict(fixed.named_parameters())
+    assert learned.omega_0.requires_grad
+
+
+def test_nsiren_puts_the_bias_outside_omega_0():
+    siren, nsiren = SIREN(1, 2, dtype=torch.float64), NSIREN(1, 2, dtype=torch.float64)
+    siren.load_state_dict(nsiren.state_dict())
+    with torch.no_grad():
+        for linear in siren.maps[:-1]:
+            linear.bias /= 30.0
+    torch.testing.assert_close(siren(grid_of(1)), nsiren(grid_of(1)))
+
+
+@pytest.mark.parametrize("make", [SIREN, NSIREN])
+def test_weight_norm_starts_at_the_weights_it_replaces(make):
+    torch.manual_seed(3)
+    plain = make(2, 4)
+    torch.manual_seed(3)
+    normed = make(2, 4, weight_norm=True)
+    torch.testing.assert_close(normed(grid_of(2)), plain(grid_of(2)), rtol=1e-4, atol=1e-5)
+
+
+def test_one_gamma_for_all_axes_is_an_isotropic_envelope():
+    wide, narrow = (GaborNet(2, 3, anisotropic=anisotropic) for anisotropic in (True, False))
+    state = narrow.state_dict()
+    wide.load_state_dict({**state, "gamma": state["gamma"].expand(-1, -1, 2)})
+    assert torch.equal(wide(grid_of(2)), narrow(grid_of(2)))
+
+
+def test_steering_turns_envelopes_about_their_centres():
+    net = MAGNet(2, 3, steerable=True, dtype=torch.float64)
+    straight = MAGNet(2, 3, dtype=torch.float64)
+    state = net.state_dict()
+    theta = state.pop("theta")
+    straight.load_state_dict(state)
+    points = grid_of(2, torch.float64).flatten(1).t()
+    with torch.no_grad():
+        net.theta.zero_()
+        assert torch.equal(net.envelopes(points), straight.envelopes(points))
+        net.theta.fill_(0.25)
+        straight.gamma.copy_(straight.gamma.flip(-1))
+        torch.testing.assert_close(net.envelopes(points), straight.envelopes(points))
+        net.theta.copy_(theta)
+        before = net.envelopes(points)
+        net.theta.add_(1.0)
+        torch.testing.assert_close(net.envelopes(points), before)
+
+
+def test_a_gaussian_jet_sums_to_its_weights_however_densely_sampled():
+    net = NJet(1, 4, order=0, unit=0.1)
+    for size in (41, 81, 161):
+        net.attach_([Axis(size, False)])
+        values = net(torch.linspace(-1, 1, size)[None])
+        torch.testing.assert_close(values.sum(1), net.alpha.squeeze(1))
+    assert net.conserves_sum
+    assert net.unit == [0.1]
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_jets_are_scaled_derivatives_of_a_gaussian(order):
+    unit, scale = 0.2, 0.5
+    net = NJet(1, order + 1, order=order, unit=unit, reach=3.0, dtype=torch.float64)
+    with torch.no_grad():
+        net.alpha.copy_(torch.eye(order + 1))
+        net.scale.fill_(scale)
+    x = torch.linspace(-0.6, 0.6, 13, dtype=torch.float64, requires_grad=True)
+    sigma = unit * 2**scale
+    derivative = torch.exp(-0.5 * (x / sigma) ** 2)
+    total = derivative.sum().detach()
+    values = net(x[None].detach())
+    for n in range(order + 1):
+        torch.testing.assert_close(values[n], sigma**n * derivative.detach() / total)
+        (derivative,) = torch.autograd.grad(derivative.sum(), x, create_graph=True)
+
+
+def test_jets_are_cut_off_at_their_reach():
+    axis = Axis(33, False)
+    net = NJet(1, 1, order=0)
+    net.attach_([axis])
+    with torch.no_grad():
+        net.alpha.fill_(1.0)
+    for scale, taps in ((-1.0, 5), (0.0, 7), (0.3, 7), (1.0, 11), (2.0, 19)):  # 2⌈2·2^s + ½⌉ + 1
+        with torch.no_grad():
+            net.scale.fill_(scale)
+        values = net(axis.coordinates(axis.whole, device=torch.device("cpu"), dtype=torch.float32)[None])
+        assert values.count_nonzero() == taps
+        start, stop = axis.taps_between(*net.bounds(net.size_parameters(), [axis])[0].tolist())
+        assert (start, stop) == ((33 - taps) // 2, (33 + taps) // 2)
+
+
+def test_split_products_are_as_good_as_float32():
+    a, b = torch.randn(9, 17), torch.randn(17, 5)
+    high, low = _split(a)
+    assert torch.equal(high + low, a)
+    assert not (high.view(torch.int32) & 0x1FFF).any()
+    assert (low.abs() <= 2**-10 * a.abs()).all()
+
+    def product_and_gradients(multiply, a, b):
+        a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
+        y = multiply(a, b)
+        return y, *torch.autograd.grad(y.square().sum(), (a, b))
+
+    truth = product_and_gradients(torch.matmul, a.double(), b.double())
+    for result, expected in zip(product_and_gradients(_SplitMatmul.apply, a, b), truth, strict=True):
+        assert relative_error(result, expected) < 1e-6
+    stacked = vmap(_SplitMatmul.apply, (0, None))(torch.stack([a, 2 * a]), b)
+    assert relative_error(stacked[1], 2 * (a.double() @ b.double())) < 1e-6

@@ -1,0 +1,289 @@
+"""Weights of the authors' code give the numbers of the authors' code."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from flexconv.compat import from_authors
+from flexconv.nn import NSIREN, FlexConv1d, FlexConv2d, FourierNet, GaborNet, GaussianMask, MAGNet, NJet
+
+from .conftest import GOLDEN, relative_error
+
+KERNELS = sorted(path.stem for path in GOLDEN.glob("kernel_*.npz"))
+LAYERS = sorted(path.stem for path in GOLDEN.glob("flexconv_*.npz"))
+
+
+def generator_of(name):
+    return "siren" if name == "flexconv_2d_siren" else name.split("_")[1] if name.startswith("kernel_") else "magnet"
+
+
+def load(file, name, dtype=np.float64, **options):
+    state = {key: value.astype(dtype) for key, value in file.state.items()}
+    size = 1
+    if "cfg/horizon" in file:
+        horizon = str(file.arrays["cfg/horizon"])
+        size = file["in/x"].shape[-1] if horizon == "same" else int(horizon)
+        options = {
+            "cropping": bool(file["cfg/cropping"]),
+            "sampling_scale": float(file["cfg/sampling_rate_norm"]),
+            **options,
+        }
+    return from_authors(state, kernel_size=size, generator=generator_of(name), **options)
+
+
+def gradient(module, name, names):
+    """The gradient of what the authors call `name`."""
+    generator = module.generator if name.startswith("Kernel.") else module
+    name = name.removeprefix("Kernel.")
+    if name == "mask_params":
+        return torch.stack([module.mask.mean.grad, module.mask.sigma.grad], 1)
+    if found := re.fullmatch(r"filters\.(\d+)\.(.+)", name):
+        ours = {"linear.weight": "frequency", "linear.bias": "phase"}.get(found[2], found[2])
+        return getattr(generator, ours).grad[int(found[1])]
+    if found := re.fullmatch(r"linear\.(\d+)\.(weight|bias)", name):
+        return getattr(generator, f"mix_{found[2]}").grad[int(found[1])]
+    if found := re.fullmatch(r"output_linear\.(weight|bias)", name):
+        return getattr(generator.output, found[1]).grad
+    if found := re.fullmatch(r"kernel_net\.(\d+)\.(.+)", name):
+        indices = sorted({int(n) for n in re.findall(r"kernel_net\.(\d+)\.bias", " ".join(names))})
+        return getattr(generator.maps[indices.index(int(found[1]))], found[2]).grad
+    return getattr(module, name).grad
+
+
+def assert_gradients_are_the_authors(module, file, tolerance):
+    names = [key[2:] for key in file.arrays if key.startswith("g/") and key != "g/in_x"]
+    assert sum(file[f"g/{name}"].numel() for name in names) == sum(p.numel() for p in module.parameters())
+    largest = max(file[f"g/{name}"].norm() for name in names)
+    for name in names:
+        truth = file[f"g/{name}"]
+        ours = gradient(module, name, names).reshape(truth.shape)
+        if name.endswith("weight_v") and truth[0].numel() == 1:  # a direction in 1D cannot turn
+            assert ours.norm() < 1e-12 * largest
+        else:
+            assert relative_error(ours, truth) < tolerance, name
+
+
+# --- generators -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_generators_and_their_gradients_are_the_authors(golden, name):
+    file = golden(name)
+    net = load(file, name)
+    assert not net.training
+    kernel = net(file["in/grid"])
+    assert relative_error(kernel, file["out/kernel"]) < 1e-9
+    (kernel * file["in/cotangent"]).sum().backward()
+    assert_gradients_are_the_authors(net, file, 1e-9)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_generators_in_float32_are_the_authors(golden, name):
+    file = golden(name)
+    net = load(file, name, np.float32)
+    kernel = net(file["in/grid"].float())
+    assert kernel.dtype == torch.float32
+    tolerance = 5e-5 if "weightnorm" in name else 1e-5  # arguments of sines reach 125 rad there
+    assert relative_error(kernel, file["out/kernel"]) < tolerance
+
+
+def test_every_generator_is_the_kind_it_was(golden):
+    kinds = {"kernel_magnet_2d": MAGNet, "kernel_gabor_2d": GaborNet, "kernel_fourier_1d": FourierNet}
+    kinds["kernel_nsiren_2d"] = NSIREN
+    for name, kind in kinds.items():
+        assert type(load(golden(name), name)) is kind
+    assert load(golden("kernel_magnet_steerable_2d"), "kernel_magnet_steerable_2d").steerable
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_and_their_gradients_are_the_authors(golden, name):
+    file = golden(name)
+    layer = load(file, name)
+    assert isinstance(layer, FlexConv1d if "_1d_" in name else FlexConv2d)
+    tolerance = 1e-5 if file["cfg/use_fft"] and "fft" in name else 1e-9
+    kernel = layer.kernel()
+    assert kernel.shape == file["out/kernel_masked"].shape
+    assert relative_error(kernel, file["out/kernel_masked"]) < 1e-9
+    x = file["in/x"].requires_grad_()
+    y = layer(x)
+    assert relative_error(y, file["out/y"]) < tolerance
+    (y * file["in/cotangent"]).sum().backward()
+    assert relative_error(x.grad, file["g/in_x"]) < tolerance
+    assert_gradients_are_the_authors(layer, file, tolerance)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_in_float32_are_the_authors(golden, name):
+    file = golden(name)
+    layer = load(file, name, np.float32)
+    assert relative_error(layer.kernel(), file["out/kernel_masked"]) < 1e-5
+    assert relative_error(layer(file["in/x"].float()), file["out/y"]) < 1e-4
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "fft"])
+@pytest.mark.parametrize("name", ["flexconv_1d_spatial_crop", "flexconv_2d_res1", "flexconv_2d_nocrop"])
+def test_either_algorithm_gives_the_authors_spatial_result(golden, name, algorithm):
+    file = golden(name)
+    layer = load(file, name)
+    layer.algorithm = algorithm
+    assert relative_error(layer(file["in/x"]), file["out/y"]) < 1e-9
+
+
+def test_sampling_scale_multiplies_the_kernel(golden):
+    file = golden("flexconv_2d_res1")
+    layer = load(file, "flexconv_2d_res1", sampling_scale=0.25)
+    assert relative_error(layer.kernel(), file["out/kernel_masked"] / 4) < 1e-12
+
+
+def test_cropping_can_be_switched_off(golden):
+    cropped, whole = (load(golden("flexconv_2d_res1"), "flexconv_2d_res1", cropping=c) for c in (True, False))
+    assert cropped.extent == (5, 5)
+    assert whole.extent == (9, 9)
+    torch.testing.assert_close(whole.kernel()[..., 2:7, 2:7], cropped.kernel())
+
+
+def test_without_mask_params_the_layer_has_no_mask(golden):
+    state = golden("flexconv_1d_spatial_crop").state
+    del state["mask_params"]
+    layer = from_authors(state, kernel_size=64)
+    assert layer.mask is None
+    assert layer.kernel().shape == (4, 3, 64)
+
+
+def test_states_may_be_tensors_and_are_copied(golden):
+    file = golden("flexconv_1d_spatial_crop")
+    state = {name: torch.tensor(value) for name, value in file.state.items()}
+    kept = {name: value.clone() for name, value in state.items()}
+    layer = from_authors(state, kernel_size=64)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    assert state.keys() == kept.keys()
+    assert all(torch.equal(state[name], kept[name]) for name in kept)
+
+
+def test_states_may_hold_parameters(golden):
+    file = golden("kernel_magnet_1d")
+    state = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in file.state.items()}
+    assert relative_error(from_authors(state, kernel_size=9)(file["in/grid"]), file["out/kernel"]) < 1e-9
+
+
+def test_what_the_authors_cache_in_a_layer_is_left_out(golden):
+    file = golden("flexconv_1d_spatial_crop")
+    state = file.state | {"train_length": np.array([64]), "conv_kernel": np.zeros((4, 3, 14))}
+    assert relative_error(from_authors(state, kernel_size=64).kernel(), file["out/kernel_masked"]) < 1e-9
+
+
+def test_a_layer_reads_the_published_mask(golden):
+    mask = load(golden("flexconv_2d_nocrop"), "flexconv_2d_nocrop").mask
+    assert isinstance(mask, GaussianMask)
+    assert (mask.form, mask.threshold) == ("authors", 0.1)
+    assert mask.mean.tolist() == pytest.approx([0.1, -0.2])
+    assert mask.sigma.tolist() == pytest.approx([0.5, 0.9])
+
+
+# --- N-Jets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [15, 33])
+def test_jets_are_those_of_the_public_formula(golden, size):
+    file = golden("njet")
+    layer = from_authors(file.state, kernel_size=size)
+    assert isinstance(layer.generator, NJet)
+    assert layer.extent == (7, 7)
+    assert relative_error(layer.kernel(), file["out/filters"]) < 1e-9
+    assert relative_error(layer(file["in/x"]), file["out/y"]) < 1e-9
+    with torch.no_grad():
+        layer.generator.scale += 1
+    assert layer.extent == (13, 13)
+    assert relative_error(layer.kernel(), file["out/filters_sigma_x2"]) < 1e-9
+
+
+def test_jets_in_float32_are_those_of_the_public_formula(golden):
+    file = golden("njet")
+    state = {name: value.astype(np.float32) for name, value in file.state.items()}
+    layer = from_authors(state, kernel_size=33)
+    assert relative_error(layer.kernel(), file["out/filters"]) < 1e-5
+    assert relative_error(layer(file["in/x"].float()), file["out/y"]) < 1e-5
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("magnets", "magnet"), ("sirn", "siren"), ("fourrier", "fourier")])
+def test_an_unknown_generator_gets_a_suggestion(golden, name, nearest):
+    with pytest.raises(ValueError, match=f"unknown generator '{name}'.*did you mean '{nearest}'"):
+        from_authors(golden("kernel_magnet_1d").state, kernel_size=9, generator=name)
+
+
+@pytest.mark.parametrize("name", ["kernel_magnet_1d", "kernel_siren_2d", "flexconv_2d_siren", "flexconv_1d_fft_full"])
+def test_names_that_belong_nowhere_are_refused(golden, name):
+    prefix = "Kernel." if name.startswith("flexconv") else ""
+    extra = "kernel_net.0.surplus" if "siren" in name else "filters.0.surplus"
+    file = golden(name)
+    file.arrays[f"p/{prefix}{extra}"] = np.zeros(3)
+    with pytest.raises(ValueError, match=f"names that belong to no part of this module: {extra}"):
+        load(file, name)
+
+
+def test_names_beside_those_of_a_layer_are_refused(golden):
+    state = golden("flexconv_2d_res1").state | {"another.weight": np.zeros(3), "a.bias": np.zeros(1)}
+    with pytest.raises(ValueError, match=r"no part of this module: a\.bias, another\.weight"):
+        from_authors(state, kernel_size=9)
+
+
+def test_names_beside_those_of_a_jet_are_refused(golden):
+    with pytest.raises(ValueError, match="no part of this module: bias"):
+        from_authors(golden("njet").state | {"bias": np.zeros(4)}, kernel_size=33)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "shape", "message"),
+    [
+        ("kernel_magnet_2d", "output_linear.bias", (5,), r"bias of Affine has shape \(6,\); the state has \(5,\)"),
+        ("kernel_siren_1d", "kernel_net.2.weight", (8, 7, 1), r"weight of Affine has shape \(8, 8\)"),
+        ("kernel_siren_1d", "kernel_net.2.omega_0", (2,), "omega_0"),
+        ("kernel_magnet_2d", "linear.1.weight", (8, 7, 1, 1), "linear.1.weight|mix_weight"),
+        ("kernel_magnet_2d", "filters.2.mu", (7, 2), "filters.2.mu|mu of"),
+        ("flexconv_2d_res1", "mask_params", (1, 2), r"mean of GaussianMask has shape \(2,\); the state has \(1,\)"),
+        ("njet", "scales", (2,), r"scale of NJet has shape \(1,\); the state has \(2,\)"),
+    ],
+)
+def test_wrong_shapes_are_refused(golden, name, key, shape, message):
+    file = golden(name)
+    prefix = "b" if key.endswith("omega_0") else "p"
+    assert f"{prefix}/{key}" in file
+    file.arrays[f"{prefix}/{key}"] = np.zeros(shape)
+    with pytest.raises(ValueError, match=message):
+        load(file, name) if name != "njet" else from_authors(file.state, kernel_size=33)
+
+
+def test_an_anisotropic_state_is_no_gabor_network(golden):
+    with pytest.raises(ValueError, match=r"gamma of GaborNet has shape \(4, 8, 1\); the state has \(4, 8, 2\)"):
+        from_authors(golden("kernel_magnet_2d").state, kernel_size=9, generator="gabor")
+
+
+@pytest.mark.parametrize(
+    ("name", "generator"),
+    [("kernel_magnet_2d", "siren"), ("kernel_magnet_2d", "mlp"), ("kernel_siren_1d", "magnet")],
+)
+def test_a_state_of_another_generator_is_refused_by_name(golden, name, generator):
+    with pytest.raises(ValueError, match=f"'{generator}'"):
+        from_authors(golden(name).state, kernel_size=9, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"), [("kernel_magnet_2d", "linear.1.bias"), ("flexconv_2d_res1", "bias"), ("njet", "scales")]
+)
+def test_a_missing_name_is_named(golden, name, missing):
+    state = golden(name).state
+    del state[missing]
+    with pytest.raises((ValueError, KeyError), match=missing):
+        from_authors(state, kernel_size=9)
