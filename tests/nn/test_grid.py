@@ -60,7 +60,6 @@ def test_a_single_tap_is_the_current_sample(causal, place):
     axis = Axis(1, causal)
     assert axis.coordinates(axis.whole, **CPU).tolist() == [place]
     assert axis.home == place
-    assert axis.taps_between(0.3, 0.4) == (0, 1)
 
 
 @given(axes_with_needs(), st.sampled_from([torch.float32, torch.float64]))

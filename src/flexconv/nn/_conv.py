@@ -5,7 +5,6 @@ y = x ⋆ ψ + b,      ψ[o, i, p] = scale · generator(p)[o·I + i] · mask(p) 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from .._arguments import per_axis, positive_int, unknown_name
 from .._autocast import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
-from ._extent import Extent, SizeSource, is_functorch_wrapped_tensor, refresh
+from ._extent import Extent, SizeSource, refresh
 from ._grid import Axis, Window, coordinate_grid
 from ._lengths import check_lengths, hide_padding
 from ._mask import GaussianMask
@@ -64,6 +63,7 @@ class FlexConvNd(nn.Module):
         self.stride = per_axis("stride", stride, self.dims, minimum=1)
         self.dilation = per_axis("dilation", dilation, self.dims, minimum=1)
         self.padding = padding
+        resolve_padding(padding, self.kernel_size, self.dilation)  # refuse now what would fail at the first forward
         if padding_mode not in PADDING_MODES:
             unknown_name("padding_mode", padding_mode, PADDING_MODES)
         if algorithm != "auto" and algorithm not in ALGORITHMS:
@@ -105,23 +105,22 @@ class FlexConvNd(nn.Module):
     def _sample(self, windows: Sequence[Window]) -> torch.Tensor:
         """Kernel values on a window of the grid → [out_channels, in_channels/groups, *sizes]."""
         axes = self.axes
-        dtype, device = self.generator.compute_dtype, next(self.generator.parameters()).device
+        dtype, device = self.generator.compute_dtype, self._like().device
         values = self.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
         if self.mask is not None:
             lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
             values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
-        self._watch(values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups))
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+        self._check_input(x)
         if x.ndim == self.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        self._check_input(x)
         windows = self._windows_in_force()
         weight = self._sample(windows)
         if not autocast_enabled(x.device.type):
@@ -152,24 +151,29 @@ class FlexConvNd(nn.Module):
         x = F.pad(x, amounts, mode=PADDING_MODES[self.padding_mode])
         return x, tuple((min(0, left), min(0, right)) for left, right in pads)
 
+    def _like(self) -> torch.Tensor:
+        """A tensor of the layer's precision on its device: a parameter of the generator, where it has any."""
+        first = next(self.generator.parameters(), None)
+        return next(self.parameters(), torch.empty(())) if first is None else first
+
     def _check_input(self, x: torch.Tensor) -> None:
         if not x.is_floating_point():
             raise TypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
-        if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
+        if x.ndim not in (self.dims + 1, self.dims + 2) or x.shape[-1 - self.dims] != self.in_channels:
             sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[self.dims]
             raise ValueError(
                 f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
-        dtype = next(self.generator.parameters()).dtype
+        dtype = self._like().dtype
         if x.dtype != dtype and not autocast_enabled(x.device.type):
             raise TypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
         for size, taps, step, pads, spread in zip(
-            x.shape[2:], self.kernel_size, self.stride, self.pads, self.dilation, strict=True
+            x.shape[-self.dims :], self.kernel_size, self.stride, self.pads, self.dilation, strict=True
         ):
             if output_size(size, taps, step, pads, spread) < 1 or size < 1:
                 raise ValueError(
-                    f"input size {tuple(x.shape[2:])} is too small for kernel_size {self.kernel_size} with "
+                    f"input size {tuple(x.shape[-self.dims :])} is too small for kernel_size {self.kernel_size} with "
                     f"padding={self.padding!r} and dilation {self.dilation}"
                 )
 
@@ -184,7 +188,7 @@ class FlexConvNd(nn.Module):
 
     def _windows_in_force(self) -> tuple[Window, ...]:
         if torch.compiler.is_compiling():
-            return self._extent.windows if self._extent.given else self._extent.whole
+            return self._extent.given
         self._follow()
         return self._extent.windows
 
@@ -193,27 +197,12 @@ class FlexConvNd(nn.Module):
         if source is not None:
             self._extent.follow(source)
 
-    def _watch(self, values: torch.Tensor) -> None:
-        """Learn of it when a gradient reaches the kernel, and so the parameters that decide its size."""
-        source = self._size_source
-        if source is None or not values.requires_grad or torch.compiler.is_compiling():
-            return
-        if is_functorch_wrapped_tensor(values) or not any(p.requires_grad for p in source.size_parameters()):
-            return
-        extent = weakref.ref(self._extent)
-
-        def note(_: torch.Tensor) -> None:
-            if (alive := extent()) is not None:
-                alive.touch()
-
-        values.register_hook(note)
-
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
-        self._extent.given = False  # other weights, another size
+        self._extent.withdraw()  # other weights, another size
 
     def _apply(self, *args: object, **kwargs: object) -> FlexConvNd:
-        self._extent.given = False  # rounding to another precision may move the edge
+        self._extent.withdraw()  # rounding to another precision may move the edge
         return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
 
     # --- making -------------------------------------------------------------------------------------------------------
@@ -278,7 +267,10 @@ class FlexConvNd(nn.Module):
         return mask
 
     def extra_repr(self) -> str:
-        size = "×".join(map(str, self.extent))
+        try:
+            size = "×".join(map(str, self.extent))
+        except ValueError:  # NaN in the mask: no reason not to print the model that has it
+            size = "?"
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, extent={size}"]
         defaults = {"stride": (1,) * self.dims, "padding": "same", "dilation": (1,) * self.dims, "groups": 1}
         defaults |= {"padding_mode": "zeros", "algorithm": "auto"}

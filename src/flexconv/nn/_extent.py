@@ -20,15 +20,25 @@ from torch import nn
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]  (there is no public way to ask)
     get_unwrapped,
     is_batchedtensor,
-    is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
 )
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ._grid import Axis, Window
 
-__all__ = ["Extent", "SizeSource", "is_functorch_wrapped_tensor", "refresh"]
-
 WINDOW_SLACK = 1e-4  # in taps: rounding may never make the window smaller than what the graph keeps
+
+
+class _OptimizerSteps:
+    """Counts the steps of all optimisers: fused ones write to parameters without counting up their version."""
+
+    taken = 0
+
+    def __call__(self, *_: object) -> None:
+        _OptimizerSteps.taken += 1
+
+
+register_optimizer_step_post_hook(_OptimizerSteps())
 
 
 class SizeSource(Protocol):
@@ -49,30 +59,34 @@ class Extent:
         self.axes = tuple(axes)
         self.whole = tuple(axis.whole for axis in axes)
         self.taps: tuple[Window, ...] = self.whole  # exactly what is kept
-        self.windows: tuple[Window, ...] = self.whole  # what is computed: the rung above
-        self.given = False  # whether compiled code may rely on `windows`
+        self.windows: tuple[Window, ...] = self.whole  # what eager code computes: the rung above, axis by axis
+        self.given: tuple[Window, ...] = self.whole  # what compiled code computes: one rung for all axes
         self._seen: object = None
-        self._touched = False
 
     def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str = "") -> None:
         """Set the window from host copies `values` of the source's size parameters."""
-        for parameter in values:
-            if not all(math.isfinite(v) for v in parameter.flatten().tolist()):
-                raise ValueError(
-                    f"cannot size the kernel of {name or 'a layer'}: its size parameters must be finite, "
-                    f"but are {[v.tolist() for v in values]}"
-                )
+        if not all(math.isfinite(v) for parameter in values for v in parameter.flatten().tolist()):
+            raise ValueError(
+                f"cannot size the kernel of {name or 'a layer'}: its size parameters must be finite, "
+                f"but are {[v.tolist() for v in values]}"
+            )
         with torch.no_grad():
-            bounds = source.bounds(
-                [v.to(torch.float32 if v.itemsize < 4 else v.dtype) for v in values], self.axes
-            ).tolist()
-        self.taps = tuple(axis.taps_between(*low_high) for axis, low_high in zip(self.axes, bounds, strict=True))
-        self.windows = tuple(
-            axis.rung(axis.taps_between(*low_high, slack=WINDOW_SLACK))
-            for axis, low_high in zip(self.axes, bounds, strict=True)
-        )
+            bounds = source.bounds([v.float() if v.itemsize < 4 else v for v in values], self.axes)
+            self.taps = tuple(_kept(axis, *ends) for axis, ends in zip(self.axes, bounds, strict=True))
+        ends = [
+            axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
+        ]
+        self.windows = tuple(axis.rung(needed) for axis, needed in zip(self.axes, ends, strict=True))
         self._seen = _fingerprint(source.size_parameters())
-        self._touched = False
+
+    def give(self) -> None:
+        """Let compiled code use the window, at the same rung of the ladder along every axis: one graph per rung."""
+        steps_below = min(axis.steps_below_whole(w) for axis, w in zip(self.axes, self.windows, strict=True))
+        self.given = tuple(axis.rung(w, steps_below) for axis, w in zip(self.axes, self.windows, strict=True))
+
+    def withdraw(self) -> None:
+        """Compiled code goes back to the whole grid: nobody promises that the window still holds."""
+        self.given = self.whole
 
     def follow(self, source: SizeSource) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
@@ -80,15 +94,8 @@ class Extent:
         if not all(map(_readable, parameters)):
             self.taps = self.windows = self.whole  # no numbers to read: meta tensors, vmap over parameters
             self._seen = None
-        elif self._touched or self._seen != _fingerprint(parameters):
+        elif self._seen != _fingerprint(parameters):
             self.update(source, [p.detach().cpu() for p in parameters])
-
-    def touch(self) -> None:
-        """Note that a gradient reached the mask: an optimiser is about to change it, perhaps behind our back.
-
-        (Fused optimisers write to parameters without counting up their version.)
-        """
-        self._touched = True
 
 
 def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
@@ -109,14 +116,22 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
                 values.append(piece.to(parameter.dtype))
                 start += parameter.numel()
             extent.update(source, values, name=name)
-            extent.given = True
+            extent.give()
+
+
+def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> Window:
+    """The taps between two bounds, by the very comparison the graph makes."""
+    x = axis.coordinates(axis.whole, device=low.device, dtype=low.dtype)
+    kept = ((x > low) & (x < high)).nonzero().flatten().tolist()
+    return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
 
 def _fingerprint(parameters: Sequence[torch.Tensor]) -> object:
     """Changes whenever the values may have; on a GPU without reading them."""
     if all(p.device.type == "cpu" for p in parameters):
         return [p.tolist() for p in parameters]
-    return [(id(p), p._version, p.data_ptr()) for p in parameters]
+    steps = _OptimizerSteps.taken if any(p.requires_grad for p in parameters) else 0
+    return steps, [(id(p), 0 if p.is_inference() else p._version, p.data_ptr()) for p in parameters]
 
 
 def _readable(tensor: torch.Tensor) -> bool:

@@ -20,15 +20,24 @@ SHORTEST_LONG_RUNG = 64  # … and below that while a rung still holds this many
 
 
 class Axis(NamedTuple):
-    """One axis of a kernel grid: its number of taps, and whether it looks back only."""
+    """One axis of a kernel grid: its number of taps, and whether it looks back only.
+
+    `step` is set where the taps do not end exactly on ±1: on grids resampled by a ratio that does not fit.
+    """
 
     size: int
     causal: bool
+    step: float | None = None
 
     @property
     def spacing(self) -> float:
         """Distance between neighbouring taps, in units of the grid."""
-        return 2.0 / max(self.size - 1, 1)
+        return self.step or 2.0 / max(self.size - 1, 1)
+
+    @property
+    def first(self) -> float:
+        """Coordinate of tap 0."""
+        return 1.0 - (self.size - 1) * self.spacing if self.causal else -(self.size - 1) / 2 * self.spacing
 
     @property
     def home(self) -> float:
@@ -47,27 +56,27 @@ class Axis(NamedTuple):
 
     def coordinates(self, window: Window, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """Coordinates of the taps in `window` → [stop − start]. The same numbers whatever the window."""
-        if self.size == 1:
-            return torch.full((1,), self.home, device=device, dtype=dtype)
-        return torch.linspace(-1.0, 1.0, self.size, device=device, dtype=dtype)[window[0] : window[1]]
+        index = torch.arange(*window, device=device, dtype=dtype)
+        if self.causal:
+            return 1.0 - (self.size - 1 - index) * self.spacing
+        return (index - (self.size - 1) / 2) * self.spacing
 
     def taps_between(self, low: float, high: float, *, slack: float = 0.0) -> Window:
         """Window of the taps with low < coordinate < high; `slack` widens both ends by that many spacings."""
-        if self.size == 1:
-            return self.whole
-        start = math.floor(_clip((low + 1.0) / self.spacing - slack, -1.0, self.size)) + 1
-        stop = math.ceil(_clip((high + 1.0) / self.spacing + slack, -1.0, self.size))
+        start = math.floor(_clip((low - self.first) / self.spacing - slack, -1.0, self.size)) + 1
+        stop = math.ceil(_clip((high - self.first) / self.spacing + slack, -1.0, self.size))
         start = max(0, start)
         return start, max(start, min(self.size, stop))
 
-    def rung(self, needed: Window) -> Window:
-        """The smallest window of the ladder that holds `needed`.
+    def rung(self, needed: Window, steps_below_whole: int | None = None) -> Window:
+        """The smallest window of the ladder that holds `needed`, or the one so many steps below the whole grid.
 
         Windows come in a few sizes at a few places, so that a compiled model meets few shapes. At its home place
         (around the centre; on a causal axis, up to the newest tap) a window is preferred to one of the same size
         elsewhere: while a mask stays put, its windows differ in size only.
         """
-        for size in ladder(self.size, self.causal):
+        sizes = ladder(self.size, self.causal)
+        for size in sizes if steps_below_whole is None else sizes[max(0, len(sizes) - 1 - steps_below_whole) :]:
             at_home = self.size - size if self.causal else (self.size - size) // 2
             step = max(1, size // 2, self.size // 8)
             nearby = needed[0] // step * step
@@ -75,6 +84,11 @@ class Axis(NamedTuple):
                 if start <= needed[0] and needed[1] <= start + size:
                     return start, start + size
         return self.whole
+
+    def steps_below_whole(self, window: Window) -> int:
+        """How many rungs of the ladder lie above a window of it."""
+        sizes = ladder(self.size, self.causal)
+        return len(sizes) - 1 - sizes.index(window[1] - window[0])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -71,10 +71,11 @@ class GaussianMask(nn.Module):
             self.sigma.copy_(torch.tensor(self.initial_sigma, dtype=torch.float64))
 
     def attach_(self, axes: Sequence[Axis]) -> None:
-        """Start at the current sample of a layer's axes, unless the user gave a mean."""
+        """Start at the current sample of a layer's axes, unless the user gave a mean or another layer was first."""
         if self.initial_mean is None:
+            self.initial_mean = [axis.home for axis in axes]
             with torch.no_grad():
-                self.mean.copy_(torch.tensor([axis.home for axis in axes]))
+                self.mean.copy_(torch.tensor(self.initial_mean))
 
     def size_parameters(self) -> tuple[nn.Parameter, ...]:
         """The parameters that `bounds` needs; a layer watches them to keep its window up to date."""
@@ -175,7 +176,8 @@ def _guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tup
     one = torch.ones_like(mean)
     sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
     floor = _each([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
-    return _KeepInside.apply(mean, -one, one), _KeepInside.apply(sigma, floor, torch.full_like(sigma, math.inf))
+    keep = _KeepInside if torch.compiler.is_compiling() else _KeepInsideBothModes
+    return keep.apply(mean, -one, one), keep.apply(sigma, floor, torch.full_like(sigma, math.inf))
 
 
 class _KeepInside(torch.autograd.Function):
@@ -196,6 +198,14 @@ class _KeepInside(torch.autograd.Function):
         x, low, high = ctx.saved_tensors
         outward = ((x < low) & (grads[0] > 0)) | ((x > high) & (grads[0] < 0))  # descent goes against the gradient
         return grads[0].masked_fill(outward, 0.0), None, None
+
+
+class _KeepInsideBothModes(_KeepInside):
+    """The same with forward-mode derivatives, which torch's compiler refuses to trace."""
+
+    @staticmethod
+    def jvp(ctx, *tangents: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
+        return tangents[0].view_as(tangents[0])
 
 
 def _keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
@@ -228,12 +238,14 @@ def _everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
 
 
 def _kept(bounds: torch.Tensor, lines: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [(x > bounds[d, 0]) & (x < bounds[d, 1]) for d, x in enumerate(lines)]
+    # so written that bounds of NaN keep everything: the window is NaN then, and not silently 0
+    return [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
 
 
 def _coarsest(axes: Sequence[Axis]) -> list[Axis]:
     """Axes that mix by rotation share the coarsest spacing (that of an axis with neighbouring taps)."""
-    return [min((axis for axis in axes if axis.size > 1), key=lambda axis: axis.size, default=axes[0])] * len(axes)
+    several = [axis for axis in axes if axis.size > 1] or axes
+    return [min(several, key=lambda axis: axis.size)] * len(axes)
 
 
 def _each(values: list[float], *, like: torch.Tensor) -> torch.Tensor:

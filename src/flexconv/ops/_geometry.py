@@ -109,7 +109,10 @@ def skip_unread_samples(x: torch.Tensor, pads: Pads) -> tuple[torch.Tensor, Pads
     rest: list[tuple[int, int]] = []
     for axis, (left, right) in enumerate(pads):
         length = x.shape[2 + axis]
-        if left < 0 or right < 0:
+        if (left < 0 or right < 0) and max(0, -left) + max(0, -right) <= length:  # the plain case, also for symbols
+            x = x.narrow(2 + axis, max(0, -left), length - max(0, -left) - max(0, -right))
+            left, right = max(0, left), max(0, right)
+        elif left < 0 or right < 0:
             start = min(max(0, -left), length)
             stop = max(start, length - max(0, -right))
             x = x.narrow(2 + axis, start, stop - start)

@@ -60,4 +60,5 @@ class KernelGenerator(nn.Module):
     @property
     def compute_dtype(self) -> torch.dtype:
         """float64 where the parameters are, float32 otherwise."""
-        return torch.float64 if next(self.parameters()).dtype == torch.float64 else torch.float32
+        first = next(self.parameters(), None)
+        return torch.float64 if first is not None and first.dtype == torch.float64 else torch.float32
