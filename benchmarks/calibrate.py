@@ -1,9 +1,7 @@
-"""Fit the constants of `algorithm="auto"` on this machine and print them, with the worst choice they lead to.
+"""Fit the constants of `algorithm="auto"`: time both algorithms over a sweep of shapes, fit, print.
 
-    python -m benchmarks.calibrate [cpu|cuda]
-
-Times direct and FFT convolution over a sweep of shapes and fits nanoseconds per unit of work (flexconv.ops._select).
-Paste the printed lines there. Takes some minutes; run it on an otherwise idle machine.
+python -m benchmarks.calibrate measure cpu > results/bench/calibrate_cpu.jsonl      (10 minutes, idle machine)
+python -m benchmarks.calibrate fit results/bench/calibrate_*.jsonl                  (paste into ops/_select.py)
 """
 
 from __future__ import annotations
@@ -11,16 +9,20 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import least_squares, nnls
 
-from benchmarks.timing import machine, measure
+from benchmarks.timing import measure
 from flexconv import ops
 from flexconv.ops._geometry import Geometry, resolve_padding
-from flexconv.ops._select import Rates, predict, work
+from flexconv.ops._select import Rates, Work, kind, predict, work
 
 LONGEST = 1e10  # multiplications of a direct convolution worth waiting for (a second or so on two cores)
 
@@ -50,7 +52,7 @@ def sweep(device: str) -> Iterator[Shape]:
                     yield Shape(dims, batch, channels, size, taps, groups)
 
 
-def tensors(shape: Shape, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
+def tensors(shape: Shape, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
     """Random input and kernel of a shape, and its geometry."""
     x = torch.randn(shape.batch, shape.channels, *[shape.size] * shape.dims, device=device)
     weight = torch.randn(shape.channels, shape.channels // shape.groups, *[shape.taps] * shape.dims, device=device)
@@ -59,61 +61,69 @@ def tensors(shape: Shape, device: torch.device) -> tuple[torch.Tensor, torch.Ten
     return x, weight, Geometry(ones, pads, ones, shape.groups)
 
 
-def fit(rows: list[tuple[Shape, dict[str, float]]], device: torch.device) -> Rates:
-    """Least squares on relative errors, with no constant below zero."""
-
-    def solve(columns: list[list[float]], times: list[float]) -> list[float]:
-        a = np.array(columns) / np.array(times)[:, None]
-        weights = np.ones(len(times))
-        active = list(range(a.shape[1]))
-        solution = np.zeros(a.shape[1])
-        while active:
-            best, *_ = np.linalg.lstsq(a[:, active] * weights[:, None], weights, rcond=None)
-            if (best >= 0).all():
-                solution[active] = best
-                break
-            active = [i for i, value in zip(active, best, strict=True) if value >= 0]
-        return [float(value) for value in solution]
-
-    counted = [(work(*tensors(shape, device)), times) for shape, times in rows]
-    direct = solve([[1, *amount.direct] for amount, _ in counted], [1e6 * t["direct"] for _, t in counted])
-    fft = solve([[1, *amount.fft] for amount, _ in counted], [1e6 * t["fft"] for _, t in counted])
-    return Rates(tuple(direct), tuple(fft))
-
-
-def main(device_name: str) -> None:
-    """Measure, fit, print."""
-    device = torch.device(device_name)
-    print(machine(device), file=sys.stderr)
+def measure_all(device: torch.device) -> None:
+    """One line of JSON per shape and mode: milliseconds of each algorithm."""
     for training in (False, True):
-        rows: list[tuple[Shape, dict[str, float]]] = []
-        for shape in sweep(device_name):
+        for shape in sweep(device.type):
             x, weight, geometry = tensors(shape, device)
             x.requires_grad_(training)
             weight.requires_grad_(training)
-            conv = getattr(ops, f"conv{shape.dims}d")
-
-            def run(algorithm: str, x=x, weight=weight, geometry=geometry, conv=conv) -> None:
-                y = conv(x, weight, padding=geometry.pads, groups=geometry.groups, algorithm=algorithm)
-                if y.requires_grad:
-                    y.backward(y.detach())
-
+            conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
             times = {
-                name: measure(lambda name=name: run(name), device, seconds=0.05).median for name in ("direct", "fft")
+                name: measure(partial(_run, partial(conv, algorithm=name)), device, seconds=0.05).median
+                for name in ("direct", "fft")
             }
-            rows.append((shape, times))
-            print(json.dumps({**shape._asdict(), "training": training, **times}), file=sys.stderr)
-        rates = fit(rows, device)
-        regrets = []
-        for shape, times in rows:
-            guess = predict(rates, work(*tensors(shape, device)))
-            regrets.append((times[min(guess, key=lambda name: guess[name])] / min(times.values()), shape))
-        regrets.sort(reverse=True)
-        print(f'("{device.type}", {training}): {rates},')
-        print(f"# chosen / best: median {regrets[len(regrets) // 2][0]:.2f}, worst:")
-        for regret, shape in regrets[:6]:
-            print(f"#   {regret:.2f}  {tuple(shape)}")
+            print(json.dumps({**shape._asdict(), "device": device.type, "training": training, **times}), flush=True)
+
+
+def _run(conv: partial[torch.Tensor]) -> None:
+    y = conv()
+    if y.requires_grad:
+        y.backward(y.detach())
+
+
+def fit_all(lines: Iterable[str]) -> None:
+    """Print the table of constants, and the worst choices it leads to."""
+    groups: dict[tuple[str, bool, str], list[tuple[Shape, Work, dict[str, float]]]] = defaultdict(list)
+    for row in map(json.loads, lines):
+        shape = Shape(*(row[field] for field in Shape._fields))
+        x, weight, geometry = tensors(shape, "meta")
+        amount = work(x, weight, geometry)
+        times = {name: 1e6 * row[name] for name in ("direct", "fft")}
+        groups[row["device"], row["training"], kind(weight)].append((shape, amount, times))
+    for key, rows in groups.items():
+        rates = Rates(
+            fit([(1.0, *amount.direct) for _, amount, _ in rows], [times["direct"] for _, _, times in rows]),
+            fit([(1.0, *amount.fft) for _, amount, _ in rows], [times["fft"] for _, _, times in rows]),
+        )
+        guesses = [predict(rates, amount) for _, amount, _ in rows]
+        regret = sorted(
+            (times[min(guess, key=lambda name: guess[name])] / min(times.values()), tuple(shape))
+            for guess, (shape, _, times) in zip(guesses, rows, strict=True)
+        )
+        good = sum(ratio <= 1.3 for ratio, _ in regret) / len(regret)
+        print(f"    {key}: {rates},")
+        print(f"    # {len(rows)} shapes, {good:.0%} within 1.3 of the best; worst {regret[-1][0]:.1f} {regret[-1][1]}")
+
+
+def fit(units: list[tuple[float, ...]], nanoseconds: list[float]) -> tuple[float, ...]:
+    """Rates ≥ 0 with the smallest squared error of log time, outliers counting less."""
+    a, t = np.array(units), np.array(nanoseconds)
+    start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
+
+    def error(log_rates: np.ndarray) -> np.ndarray:
+        return np.log(a @ np.exp(log_rates)) - np.log(t)
+
+    solution = np.exp(least_squares(error, np.log(start), loss="soft_l1", f_scale=0.2).x)
+    share = solution * a.mean(0) / (a @ solution).mean()
+    return tuple(float(f"{rate:.3g}") if part > 1e-4 else 0.0 for rate, part in zip(solution, share, strict=True))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+    match sys.argv[1:]:
+        case ["measure", name]:
+            measure_all(torch.device(name))
+        case ["fit", *files] if files:
+            fit_all(line for file in files for line in Path(file).read_text().splitlines())
+        case _:
+            sys.exit(__doc__)

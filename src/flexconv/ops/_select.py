@@ -22,12 +22,22 @@ class Rates(NamedTuple):
     fft: tuple[float, ...]
 
 
-#: by device class and whether gradients will be wanted
+WIDE = 13  # taps per row from which libraries have no fast depthwise kernel
+
+#: by device class, whether gradients will be wanted, and kind of convolution
 RATES = {
-    ("cpu", False): Rates((20e3, 0.02, 1.0), (150e3, 0.3, 0.1, 1.0)),
-    ("cpu", True): Rates((60e3, 0.06, 3.0), (450e3, 1.0, 0.3, 3.0)),
-    ("cuda", False): Rates((10e3, 1e-4, 0.01), (60e3, 3e-3, 4e-4, 0.01)),
-    ("cuda", True): Rates((30e3, 3e-4, 0.03), (200e3, 1e-2, 1e-3, 0.03)),
+    ("cpu", False, "dense"): Rates((127e3, 0.0192, 0.618), (354e3, 0.269, 0.562, 0.383)),
+    ("cpu", False, "depthwise"): Rates((187e3, 0.0277, 0.595), (347e3, 0.0, 13.9, 0.0)),
+    ("cpu", False, "wide depthwise"): Rates((235e3, 0.0579, 0.15), (281e3, 0.136, 2.35, 0.0)),
+    ("cpu", True, "dense"): Rates((506e3, 0.123, 0.287), (1480e3, 1.56, 0.78, 0.0)),
+    ("cpu", True, "depthwise"): Rates((761e3, 0.856, 1.46), (1180e3, 0.0, 20.2, 4.19)),
+    ("cpu", True, "wide depthwise"): Rates((875e3, 1.05, 0.0781), (932e3, 0.265, 0.0, 4.45)),
+    ("cuda", False, "dense"): Rates((99e3, 2.77e-05, 0.0037), (322e3, 0.000653, 0.000413, 0.0)),
+    ("cuda", False, "depthwise"): Rates((59900.0, 0.000523, 0.00289), (298e3, 0.000811, 0.0, 0.0)),
+    ("cuda", False, "wide depthwise"): Rates((75e3, 0.000317, 0.00431), (272e3, 0.00069, 0.0, 0.0)),
+    ("cuda", True, "dense"): Rates((486e3, 0.000128, 0.0175), (1570e3, 0.000653, 0.00211, 0.0)),
+    ("cuda", True, "depthwise"): Rates((262e3, 0.00203, 0.0143), (1340e3, 0.00177, 0.0, 0.0)),
+    ("cuda", True, "wide depthwise"): Rates((343e3, 0.00212, 0.00993), (1270e3, 0.00136, 0.0, 0.0)),
 }
 
 
@@ -58,6 +68,13 @@ def work(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> Work:
     )
 
 
+def kind(weight: torch.Tensor) -> str:
+    """Which of three very different library kernels a direct convolution would use."""
+    if weight.shape[1] > 1:
+        return "dense"
+    return "depthwise" if weight.shape[-1] < WIDE else "wide depthwise"
+
+
 def predict(rates: Rates, amount: Work) -> dict[str, float]:
     """Estimated nanoseconds of each algorithm."""
     return {
@@ -71,6 +88,6 @@ def pick(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> str:
     if torch.compiler.is_exporting() or 0 in x.shape:
         return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    rates = RATES["cuda" if x.device.type == "cuda" else "cpu", training]
+    rates = RATES["cuda" if x.device.type == "cuda" else "cpu", training, kind(weight)]
     guess = predict(rates, work(x, weight, geometry))
     return "direct" if guess["direct"] <= guess["fft"] else "fft"
