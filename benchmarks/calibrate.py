@@ -69,10 +69,8 @@ def measure_all(device: torch.device) -> None:
             x.requires_grad_(training)
             weight.requires_grad_(training)
             conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
-            times = {
-                name: measure(partial(_run, partial(conv, algorithm=name)), device, seconds=0.05).median
-                for name in ("direct", "fft")
-            }
+            calls = {name: partial(_run, partial(conv, algorithm=name)) for name in ("direct", "fft")}
+            times = measure(calls, device, seconds=0.1)
             print(json.dumps({**shape._asdict(), "device": device.type, "training": training, **times}), flush=True)
 
 

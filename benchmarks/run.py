@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -45,14 +46,12 @@ def bench_ops(device: torch.device) -> list[dict[str, object]]:
                 weight = torch.randn(channels, channels, *[taps] * dims, device=device, requires_grad=training)
                 row: dict[str, object] = {"dims": dims, "batch": batch, "channels": channels, "size": size}
                 row |= {"taps": taps, "training": training}
-                for name, call in _calls(x, weight).items():
-                    if name in slow:
-                        continue
-                    timing = measure(partial(_step, call), device, seconds=0.4)
-                    row[name] = timing.median
-                    if timing.median > 1e3 * PATIENCE and name != "auto":
-                        slow.add(name)
+                calls = {name: partial(_step, call) for name, call in _calls(x, weight).items() if name not in slow}
+                times = measure(calls, device, seconds=1.0)
+                slow |= {name for name in ("direct", "plain") if times.get(name, 0.0) > 1e3 * PATIENCE}
+                row |= times
                 rows.append(row)
+                print(row, file=sys.stderr, flush=True)
     return rows
 
 
@@ -88,8 +87,9 @@ def bench_layers(device: torch.device) -> list[dict[str, object]]:
             stack.extend([layer, nn.BatchNorm2d(fan_out), nn.ReLU()])
         stack.to(device)
         x = torch.randn(16, 3, 32, 32, device=device)
-        timing = measure(partial(_step, partial(stack, x)), device, seconds=3, most=10)
-        rows.append({"masks": masks, "extent": stack[0].extent, "threads": used, "ms": timing.median})
+        times = measure({"ms": partial(_step, partial(stack, x))}, device, seconds=4.0)
+        rows.append({"masks": masks, "extent": stack[0].extent, "threads": used, **times})
+        print(rows[-1], file=sys.stderr, flush=True)
     torch.set_num_threads(threads)
     return rows
 

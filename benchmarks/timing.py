@@ -1,42 +1,39 @@
-"""Time a function on a CPU or a GPU: warm up, repeat, take the median."""
+"""Time functions on a CPU or a GPU: warm up, repeat, take the median."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import torch
 
 
-class Timing(NamedTuple):
-    """Milliseconds: the median, and the spread between the quarter points."""
+def measure(functions: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float) -> dict[str, float]:
+    """Median milliseconds of each function, called in turn (so that drift hits all alike) for about `seconds` in all.
 
-    median: float
-    spread: float
+    One round to warm up, then 3 to 30; just one where a round takes longer than `seconds`.
+    """
+    warm = sum(_once(function, device) for function in functions.values())
+    rounds = 1 if warm > 2e3 * seconds else min(30, max(3, int(1e3 * seconds / max(warm, 1e-3))))
+    times = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            times[name].append(_once(function, device))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure(function: Callable[[], object], device: torch.device, *, seconds: float = 0.5, most: int = 30) -> Timing:
-    """Repeat `function` for about `seconds`, at least 3 times after one run to warm up."""
-
-    def once() -> float:
-        if device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            function()
-            end.record()
-            end.synchronize()
-            return start.elapsed_time(end)
-        begin = time.perf_counter()
+def _once(function: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
         function()
-        return 1e3 * (time.perf_counter() - begin)
-
-    once()
-    first = once()
-    times = [first, *(once() for _ in range(min(most, max(2, int(1e3 * seconds / max(first, 1e-3))))))]
-    quarters = statistics.quantiles(times, n=4)
-    return Timing(statistics.median(times), quarters[2] - quarters[0])
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+    begin = time.perf_counter()
+    function()
+    return 1e3 * (time.perf_counter() - begin)
 
 
 def machine(device: torch.device) -> str:
