@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch._dynamo
 from hypothesis import settings
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # importing it uses deprecated parts of torch itself
-    import torch._dynamo
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -12,6 +12,7 @@ graphs stay possible.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -61,7 +62,11 @@ class Extent:
         self.taps: tuple[Window, ...] = self.whole  # exactly what is kept
         self.windows: tuple[Window, ...] = self.whole  # what eager code computes: the rung above, axis by axis
         self.given: tuple[Window, ...] = self.whole  # what compiled code computes: one rung for all axes
-        self._seen: object = None
+        self._seen: _Snapshot | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy or a pickle takes along: not the note of which tensors were looked at."""
+        return {**self.__dict__, "_seen": None}
 
     def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str = "") -> None:
         """Set the window from host copies `values` of the source's size parameters."""
@@ -77,7 +82,7 @@ class Extent:
             axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
         ]
         self.windows = tuple(axis.rung(needed) for axis, needed in zip(self.axes, ends, strict=True))
-        self._seen = _fingerprint(source.size_parameters())
+        self._seen = _Snapshot(source.size_parameters())
 
     def give(self) -> None:
         """Let compiled code use the window, at the same rung of the ladder along every axis: one graph per rung."""
@@ -94,7 +99,7 @@ class Extent:
         if not all(map(_readable, parameters)):
             self.taps = self.windows = self.whole  # no numbers to read: meta tensors, vmap over parameters
             self._seen = None
-        elif self._seen != _fingerprint(parameters):
+        elif self._seen is None or not self._seen.holds(parameters):
             self.update(source, [p.detach().cpu() for p in parameters])
 
 
@@ -126,12 +131,24 @@ def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> Window:
     return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
 
-def _fingerprint(parameters: Sequence[torch.Tensor]) -> object:
-    """Changes whenever the values may have; on a GPU without reading them."""
-    if all(p.device.type == "cpu" for p in parameters):
-        return [p.tolist() for p in parameters]
-    steps = _OptimizerSteps.taken if any(p.requires_grad for p in parameters) else 0
-    return steps, [(id(p), 0 if p.is_inference() else p._version, p.data_ptr()) for p in parameters]
+class _Snapshot:
+    """Remembers parameters well enough to tell whether their values may have changed; on a GPU without reading them."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.note = self._note(parameters)
+        self.tensors = [weakref.ref(p) for p in parameters]
+
+    def holds(self, parameters: Sequence[torch.Tensor]) -> bool:
+        on_cpu = all(p.device.type == "cpu" for p in parameters)
+        same = on_cpu or all(ref() is p for ref, p in zip(self.tensors, parameters, strict=True))
+        return same and self.note == self._note(parameters)  # an address alone may be that of another tensor by now
+
+    @staticmethod
+    def _note(parameters: Sequence[torch.Tensor]) -> object:
+        if all(p.device.type == "cpu" for p in parameters):
+            return [p.tolist() for p in parameters]
+        steps = _OptimizerSteps.taken if any(p.requires_grad for p in parameters) else 0
+        return steps, [(0 if p.is_inference() else p._version, p.data_ptr()) for p in parameters]
 
 
 def _readable(tensor: torch.Tensor) -> bool:

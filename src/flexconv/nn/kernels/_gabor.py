@@ -76,8 +76,9 @@ class GaborNet(MultiplicativeFilterNetwork):
         with torch.no_grad():
             for index, gamma in enumerate(self.gamma):
                 shape = self.alpha / (index + 1 if self.gamma_shape == "per_filter" else self.filters)
-                concentration = torch.full_like(gamma, shape, dtype=torch.float32)
-                gamma.copy_(torch.distributions.Gamma(concentration, self.beta, validate_args=False).sample())
+                if not gamma.is_meta:  # nothing to draw, and before torch 2.13 no way to
+                    concentration = torch.full_like(gamma, shape, dtype=torch.float32)
+                    gamma.copy_(torch.distributions.Gamma(concentration, self.beta, validate_args=False).sample())
             self.frequency.mul_(self.gamma)  # a narrow envelope carries a fast sine
             nn.init.uniform_(self.mu, -1.0, 1.0)
             if self.theta is not None:

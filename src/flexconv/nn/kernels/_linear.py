@@ -86,7 +86,13 @@ class _SplitMatmul(torch.autograd.Function):
     What is left out is remainder × remainder, 2⁻²² of the result. No global setting is touched.
     """
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(info, in_dims, a: torch.Tensor, b: torch.Tensor):  # noqa: ANN001, ANN205
+        a, b = (
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((a, b), in_dims[:2], strict=True)
+        )
+        return _SplitMatmul.apply(a, b), 0
 
     @staticmethod
     def forward(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
