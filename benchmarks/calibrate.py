@@ -86,9 +86,9 @@ def fit_all(lines: Iterable[str]) -> None:
     for row in map(json.loads, lines):
         shape = Shape(*(row[field] for field in Shape._fields))
         x, weight, geometry = tensors(shape, "meta")
-        amount = work(x, weight, geometry)
+        amount = work(x.shape, weight.shape, geometry)
         times = {name: 1e6 * row[name] for name in ("direct", "fft")}
-        groups[row["device"], row["training"], kind(weight)].append((shape, amount, times))
+        groups[row["device"], row["training"], kind(weight.shape)].append((shape, amount, times))
     for key, rows in groups.items():
         rates = Rates(
             fit([(1.0, *amount.direct) for _, amount, _ in rows], [times["direct"] for _, _, times in rows]),

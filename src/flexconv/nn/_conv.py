@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
-from .._autocast import autocast_enabled
+from .._context import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
 from ._extent import Extent, SizeSource, refresh

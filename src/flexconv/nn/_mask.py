@@ -106,6 +106,10 @@ class GaussianMask(nn.Module):
             window = window.unsqueeze(-1) * profile.masked_fill(~keep, 0.0)
         return window
 
+    def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
+        """The least |σ| per axis that the window is computed with; 0 in the authors' form, which has no guard."""
+        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in axes]
+
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
         """Distance from the centre at which a factor of the window falls to the threshold."""
         return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
@@ -167,6 +171,9 @@ class RotatedGaussianMask(GaussianMask):
         window = torch.exp(-0.5 * (u.square() + v.square()))
         return window.masked_fill(~(rows.unsqueeze(1) & columns.unsqueeze(0)), 0.0)
 
+    def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
+        return super().sigma_floor(_coarsest(axes))
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, angle={self.initial_angle:g}"
 
@@ -174,10 +181,19 @@ class RotatedGaussianMask(GaussianMask):
 def _guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and σ in their safe range."""
     one = torch.ones_like(mean)
-    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
     floor = _each([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
+    return _keep_inside(mean, -one, one), effective_sigma(sigma, floor)
+
+
+def effective_sigma(sigma: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """|σ| where it is at least `floor`, else `floor`: what a guarded window is computed with. Any one shape."""
+    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
+    return _keep_inside(sigma, floor, torch.full_like(sigma, math.inf))
+
+
+def _keep_inside(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     keep = _KeepInside if torch.compiler.is_compiling() else _KeepInsideBothModes
-    return keep.apply(mean, -one, one), keep.apply(sigma, floor, torch.full_like(sigma, math.inf))
+    return keep.apply(x, low, high)
 
 
 class _KeepInside(torch.autograd.Function):

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from .._context import exporting
+
 
 def circular_correlation(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
     """x [batch, in, *N], weight [out, in/groups, *taps] with taps ≤ N → [batch, out, *N]."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_compiling() and not exporting():
         return _opaque(x, weight, groups)
     return _correlate(x, weight, groups)
 

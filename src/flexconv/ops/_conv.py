@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .._arguments import per_axis, positive_int, unknown_name
-from .._autocast import autocast_enabled
+from .._context import autocast_enabled, exporting
 from ._direct import direct_conv
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
@@ -99,7 +99,7 @@ def conv_nd(
                 f"nothing to compute: input size {tuple(x.shape[2:])} with padding {geometry.pads} is smaller than "
                 f"the kernel {tuple(weight.shape[2:])} with dilation {dilation}"
             )
-    if not torch.compiler.is_exporting():
+    if not exporting():
         weight, geometry = drop_unreachable_taps(x, weight, geometry)
     if algorithm == "auto":
         algorithm = pick(x, weight, geometry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .._autocast import autocast_enabled, no_autocast
+from .._context import autocast_enabled, no_autocast
 from ._circular import circular_correlation
 from ._geometry import Geometry, output_size, skip_unread_samples, span, zero_pad
 

@@ -6,11 +6,14 @@ reads shapes, and whether gradients will be wanted: no timing, no synchronisatio
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from .._context import exporting
 from ._fft import circular_sizes
 from ._geometry import Geometry, output_size
 
@@ -48,10 +51,10 @@ class Work(NamedTuple):
     fft: tuple[float, float, float]  # points × log₂ points of the transforms, multiplications, numbers in spectra
 
 
-def work(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> Work:
+def work(x_shape: Sequence[int], weight_shape: Sequence[int], geometry: Geometry) -> Work:
     """Count, from shapes alone, what each algorithm has to do."""
-    batch, in_channels, *size = x.shape
-    out_channels, fan_in, *taps = weight.shape
+    batch, in_channels, *size = x_shape
+    out_channels, fan_in, *taps = weight_shape
     each = zip(size, taps, geometry.stride, geometry.pads, geometry.dilation, strict=True)
     outputs = math.prod([output_size(*axis) for axis in each])
     circles = circular_sizes(tuple(size), tuple(taps), geometry.pads, geometry.dilation)
@@ -68,11 +71,11 @@ def work(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> Work:
     )
 
 
-def kind(weight: torch.Tensor) -> str:
+def kind(weight_shape: Sequence[int]) -> str:
     """Which of three very different library kernels a direct convolution would use."""
-    if weight.shape[1] > 1:
+    if weight_shape[1] > 1:
         return "dense"
-    return "depthwise" if weight.shape[-1] < WIDE else "wide depthwise"
+    return "depthwise" if weight_shape[-1] < WIDE else "wide depthwise"
 
 
 def predict(rates: Rates, amount: Work) -> dict[str, float]:
@@ -85,9 +88,20 @@ def predict(rates: Rates, amount: Work) -> dict[str, float]:
 
 def pick(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> str:
     """The name of the cheaper algorithm for these shapes on this device."""
-    if torch.compiler.is_exporting() or 0 in x.shape:
+    if exporting() or 0 in x.shape:
         return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
+    device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    rates = RATES["cuda" if x.device.type == "cuda" else "cpu", training, kind(weight)]
-    guess = predict(rates, work(x, weight, geometry))
+    choose = _cheaper if torch.compiler.is_compiling() else _remembered_cheaper
+    return choose(device, training, tuple(x.shape), tuple(weight.shape), geometry)
+
+
+def _cheaper(
+    device: str, training: bool, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], geometry: Geometry
+) -> str:
+    guess = predict(RATES[device, training, kind(weight_shape)], work(x_shape, weight_shape, geometry))
     return "direct" if guess["direct"] <= guess["fft"] else "fft"
+
+
+# an estimate takes longer than a small convolution on a GPU
+_remembered_cheaper = functools.lru_cache(maxsize=4096)(_cheaper)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..._arguments import positive_int
-from ..._autocast import no_autocast
+from ..._context import no_autocast
 from .._grid import Axis
 
 

@@ -87,12 +87,12 @@ class _SplitMatmul(torch.autograd.Function):
     """
 
     @staticmethod
-    def vmap(info, in_dims, a: torch.Tensor, b: torch.Tensor):  # noqa: ANN001, ANN205
-        a, b = (
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip((a, b), in_dims[:2], strict=True)
-        )
-        return _SplitMatmul.apply(a, b), 0
+    def vmap(info, in_dims, *factors: torch.Tensor):  # noqa: ANN001, ANN205
+        batched = [
+            factor.expand(info.batch_size, *factor.shape) if dim is None else factor.movedim(dim, 0)
+            for factor, dim in zip(factors, in_dims, strict=True)
+        ]
+        return _SplitMatmul.apply(*batched), 0
 
     @staticmethod
     def forward(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
