@@ -25,21 +25,25 @@ class Rates(NamedTuple):
     fft: tuple[float, ...]
 
 
-WIDE = 13  # taps per row from which libraries have no fast depthwise kernel
+WIDE = 13  # taps per row from which libraries fall back to slower kernels
 
 #: by device class, whether gradients will be wanted, and kind of convolution
 RATES = {
-    ("cpu", False, "dense"): Rates((127e3, 0.0192, 0.618), (354e3, 0.269, 0.562, 0.383)),
+    ("cpu", False, "dense"): Rates((118e3, 0.0196, 0.803), (344e3, 0.0, 0.545, 4.01)),
     ("cpu", False, "depthwise"): Rates((187e3, 0.0277, 0.595), (347e3, 0.0, 13.9, 0.0)),
+    ("cpu", False, "wide dense"): Rates((138e3, 0.0191, 0.0), (253e3, 0.314, 0.0649, 0.0)),
     ("cpu", False, "wide depthwise"): Rates((235e3, 0.0579, 0.15), (281e3, 0.136, 2.35, 0.0)),
-    ("cpu", True, "dense"): Rates((506e3, 0.123, 0.287), (1480e3, 1.56, 0.78, 0.0)),
+    ("cpu", True, "dense"): Rates((647e3, 0.0518, 4.08), (1510e3, 1.34, 0.297, 3.83)),
     ("cpu", True, "depthwise"): Rates((761e3, 0.856, 1.46), (1180e3, 0.0, 20.2, 4.19)),
+    ("cpu", True, "wide dense"): Rates((400e3, 0.167, 3.23), (1360e3, 1.41, 1.83, 0.0)),
     ("cpu", True, "wide depthwise"): Rates((875e3, 1.05, 0.0781), (932e3, 0.265, 0.0, 4.45)),
-    ("cuda", False, "dense"): Rates((99e3, 2.77e-05, 0.0037), (322e3, 0.000653, 0.000413, 0.0)),
+    ("cuda", False, "dense"): Rates((82400.0, 1.12e-05, 0.00619), (331e3, 0.000752, 0.000438, 0.0)),
     ("cuda", False, "depthwise"): Rates((59900.0, 0.000523, 0.00289), (298e3, 0.000811, 0.0, 0.0)),
+    ("cuda", False, "wide dense"): Rates((129e3, 2.7e-05, 0.00423), (309e3, 0.000662, 0.000327, 0.0)),
     ("cuda", False, "wide depthwise"): Rates((75e3, 0.000317, 0.00431), (272e3, 0.00069, 0.0, 0.0)),
-    ("cuda", True, "dense"): Rates((486e3, 0.000128, 0.0175), (1570e3, 0.000653, 0.00211, 0.0)),
+    ("cuda", True, "dense"): Rates((431e3, 5e-05, 0.0296), (1560e3, 0.000794, 0.00249, 0.0)),
     ("cuda", True, "depthwise"): Rates((262e3, 0.00203, 0.0143), (1340e3, 0.00177, 0.0, 0.0)),
+    ("cuda", True, "wide dense"): Rates((591e3, 0.000128, 0.0249), (1570e3, 0.000682, 0.00157, 0.0)),
     ("cuda", True, "wide depthwise"): Rates((343e3, 0.00212, 0.00993), (1270e3, 0.00136, 0.0, 0.0)),
 }
 
@@ -72,10 +76,9 @@ def work(x_shape: Sequence[int], weight_shape: Sequence[int], geometry: Geometry
 
 
 def kind(weight_shape: Sequence[int]) -> str:
-    """Which of three very different library kernels a direct convolution would use."""
-    if weight_shape[1] > 1:
-        return "dense"
-    return "depthwise" if weight_shape[-1] < WIDE else "wide depthwise"
+    """Which of several very different library kernels a direct convolution would use."""
+    mixing = "dense" if weight_shape[1] > 1 else "depthwise"
+    return mixing if weight_shape[-1] < WIDE else f"wide {mixing}"
 
 
 def predict(rates: Rates, amount: Work) -> dict[str, float]:
