@@ -28,6 +28,7 @@ from .nn._conv import FlexConvNd
 from .nn._grid import Axis, coordinate_grid
 from .nn._mask import GaussianMask, RotatedGaussianMask, effective_sigma
 from .nn.kernels import FourierNet, GaborNet, NJet
+from .ops._fft import fast_length
 
 FORMULAS = ("exact", "authors", "paper")
 METHODS = ("together", "summed")
@@ -355,11 +356,11 @@ def _uncropped(mask: GaussianMask) -> GaussianMask:
 
 def _energy_spectrum(values: torch.Tensor, dim: int) -> torch.Tensor:
     """Energy per frequency ≥ 0 along one axis, summed over everything else (Parseval) → [bins]."""
-    size = _FINER_BINS * values.shape[dim]
+    size = fast_length(_FINER_BINS * values.shape[dim])
     lines = values.movedim(dim, -1).flatten(0, -2)
     energy = values.new_zeros(size // 2 + 1)
     for chunk in lines.split(max(1, _CHUNK // size)):
-        energy += torch.fft.rfft(chunk, size).abs().square().sum(0)
+        energy += torch.view_as_real(torch.fft.rfft(chunk, size)).square().sum((0, 2))
     energy[1:-1] *= 2  # and their negatives; size is even
     return energy
 

@@ -112,7 +112,7 @@ class FlexConvNd(nn.Module):
             values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
-        return values.unflatten(0, (self.out_channels, self.in_channels // self.groups))
+        return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
     # --- forward ------------------------------------------------------------------------------------------------------
 

@@ -25,26 +25,34 @@ class Rates(NamedTuple):
     fft: tuple[float, ...]
 
 
-WIDE = 13  # taps per row from which libraries fall back to slower kernels
+WIDE = 14  # taps per row from which libraries fall back to slower kernels
 
 #: by device class, whether gradients will be wanted, and kind of convolution
 RATES = {
     ("cpu", False, "dense"): Rates((118e3, 0.0196, 0.803), (344e3, 0.0, 0.545, 4.01)),
     ("cpu", False, "depthwise"): Rates((187e3, 0.0277, 0.595), (347e3, 0.0, 13.9, 0.0)),
-    ("cpu", False, "wide dense"): Rates((138e3, 0.0191, 0.0), (253e3, 0.314, 0.0649, 0.0)),
-    ("cpu", False, "wide depthwise"): Rates((235e3, 0.0579, 0.15), (281e3, 0.136, 2.35, 0.0)),
+    ("cpu", False, "long dense"): Rates((131e3, 0.0182, 0.0), (208e3, 0.297, 0.0, 0.0)),
+    ("cpu", False, "long depthwise"): Rates((218e3, 0.0281, 0.455), (271e3, 0.155, 0.0, 0.0)),
+    ("cpu", False, "wide dense"): Rates((174e3, 0.0227, 0.0), (317e3, 0.0, 0.517, 3.63)),
+    ("cpu", False, "wide depthwise"): Rates((135e3, 0.497, 7.96), (289e3, 0.0, 13.7, 0.0)),
     ("cpu", True, "dense"): Rates((647e3, 0.0518, 4.08), (1510e3, 1.34, 0.297, 3.83)),
     ("cpu", True, "depthwise"): Rates((761e3, 0.856, 1.46), (1180e3, 0.0, 20.2, 4.19)),
-    ("cpu", True, "wide dense"): Rates((400e3, 0.167, 3.23), (1360e3, 1.41, 1.83, 0.0)),
-    ("cpu", True, "wide depthwise"): Rates((875e3, 1.05, 0.0781), (932e3, 0.265, 0.0, 4.45)),
+    ("cpu", True, "long dense"): Rates((348e3, 0.16, 4.17), (1220e3, 1.3, 3.01, 0.0)),
+    ("cpu", True, "long depthwise"): Rates((872e3, 0.88, 1.88), (848e3, 0.472, 0.0, 1.94)),
+    ("cpu", True, "wide dense"): Rates((1230e3, 0.136, 110.0), (1690e3, 1.07, 0.54, 4.56)),
+    ("cpu", True, "wide depthwise"): Rates((796e3, 1.34, 0.0), (1250e3, 0.0, 5.98, 6.12)),
     ("cuda", False, "dense"): Rates((82400.0, 1.12e-05, 0.00619), (331e3, 0.000752, 0.000438, 0.0)),
     ("cuda", False, "depthwise"): Rates((59900.0, 0.000523, 0.00289), (298e3, 0.000811, 0.0, 0.0)),
-    ("cuda", False, "wide dense"): Rates((129e3, 2.7e-05, 0.00423), (309e3, 0.000662, 0.000327, 0.0)),
-    ("cuda", False, "wide depthwise"): Rates((75e3, 0.000317, 0.00431), (272e3, 0.00069, 0.0, 0.0)),
+    ("cuda", False, "long dense"): Rates((130e3, 2.84e-05, 0.00319), (287e3, 0.000737, 0.00018, 0.0)),
+    ("cuda", False, "long depthwise"): Rates((75600.0, 0.00029, 0.00446), (266e3, 0.000669, 0.0, 0.0)),
+    ("cuda", False, "wide dense"): Rates((127e3, 1.52e-05, 0.0474), (346e3, 0.000516, 0.000611, 0.0)),
+    ("cuda", False, "wide depthwise"): Rates((71600.0, 0.000307, 0.0243), (279e3, 0.00072, 0.0, 0.0)),
     ("cuda", True, "dense"): Rates((431e3, 5e-05, 0.0296), (1560e3, 0.000794, 0.00249, 0.0)),
     ("cuda", True, "depthwise"): Rates((262e3, 0.00203, 0.0143), (1340e3, 0.00177, 0.0, 0.0)),
-    ("cuda", True, "wide dense"): Rates((591e3, 0.000128, 0.0249), (1570e3, 0.000682, 0.00157, 0.0)),
-    ("cuda", True, "wide depthwise"): Rates((343e3, 0.00212, 0.00993), (1270e3, 0.00136, 0.0, 0.0)),
+    ("cuda", True, "long dense"): Rates((616e3, 0.000131, 0.0218), (1540e3, 0.000733, 0.00119, 0.0)),
+    ("cuda", True, "long depthwise"): Rates((382e3, 0.00211, 0.00833), (1250e3, 0.00112, 0.0, 0.0)),
+    ("cuda", True, "wide dense"): Rates((518e3, 0.000116, 0.107), (1610e3, 0.000616, 0.00211, 0.0)),
+    ("cuda", True, "wide depthwise"): Rates((267e3, 0.00218, 0.0137), (1320e3, 0.00161, 0.0, 0.0)),
 }
 
 
@@ -78,7 +86,9 @@ def work(x_shape: Sequence[int], weight_shape: Sequence[int], geometry: Geometry
 def kind(weight_shape: Sequence[int]) -> str:
     """Which of several very different library kernels a direct convolution would use."""
     mixing = "dense" if weight_shape[1] > 1 else "depthwise"
-    return mixing if weight_shape[-1] < WIDE else f"wide {mixing}"
+    if weight_shape[-1] < WIDE:
+        return mixing
+    return f"long {mixing}" if len(weight_shape) == 3 else f"wide {mixing}"
 
 
 def predict(rates: Rates, amount: Work) -> dict[str, float]:
