@@ -47,7 +47,7 @@ def bench_ops(device: torch.device) -> list[dict[str, object]]:
                 row: dict[str, object] = {"dims": dims, "batch": batch, "channels": channels, "size": size}
                 row |= {"taps": taps, "training": training}
                 calls = {name: partial(_step, call) for name, call in _calls(x, weight).items() if name not in slow}
-                times = measure(calls, device, seconds=1.0)
+                times = measure(calls, device, seconds=0.4)
                 slow |= {name for name in ("direct", "plain") if times.get(name, 0.0) > 1e3 * PATIENCE}
                 row |= times
                 rows.append(row)

@@ -10,16 +10,17 @@ import torch
 
 
 def measure(functions: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float) -> dict[str, float]:
-    """Median milliseconds of each function, called in turn (so that drift hits all alike) for about `seconds` in all.
+    """Median milliseconds of each function, called in turn (so that drift hits all alike), about `seconds` each.
 
-    One round to warm up, then 3 to 30; just one where a round takes longer than `seconds`.
+    One round to warm up, then 3 to 30; just one for a function that takes longer than `seconds`.
     """
-    warm = sum(_once(function, device) for function in functions.values())
-    rounds = 1 if warm > 2e3 * seconds else min(30, max(3, int(1e3 * seconds / max(warm, 1e-3))))
+    warm = {name: _once(function, device) for name, function in functions.items()}
+    rounds = {name: 1 if t > 1e3 * seconds else min(30, max(3, int(1e3 * seconds / t))) for name, t in warm.items()}
     times = {name: [] for name in functions}
-    for _ in range(rounds):
+    for turn in range(max(rounds.values())):
         for name, function in functions.items():
-            times[name].append(_once(function, device))
+            if turn < rounds[name]:
+                times[name].append(_once(function, device))
     return {name: statistics.median(each) for name, each in times.items()}
 
 

@@ -4,12 +4,14 @@
     layer = FlexConv2d(3, 16, kernel_size=33)       # at most 33 × 33, starts small, grows if that helps
     layer.extent                                    # (5, 5)
 
-`flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions.
+`flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions,
+`flexconv.spectrum` how high a kernel's frequencies reach.
 """
 
 from . import compat as compat
 from . import nn as nn
 from . import ops as ops
+from . import spectrum as spectrum
 from . import testing as testing
 from .nn import FlexConv1d as FlexConv1d
 from .nn import FlexConv2d as FlexConv2d
@@ -18,6 +20,7 @@ from .nn import GaussianMask as GaussianMask
 from .nn import RotatedGaussianMask as RotatedGaussianMask
 from .nn import Streaming as Streaming
 from .nn import refresh_extents as refresh_extents
+from .spectrum import alias_penalty as alias_penalty
 
 __version__ = "0.1.0"
 
@@ -28,9 +31,11 @@ __all__ = [
     "GaussianMask",
     "RotatedGaussianMask",
     "Streaming",
+    "alias_penalty",
     "compat",
     "nn",
     "ops",
     "refresh_extents",
+    "spectrum",
     "testing",
 ]
