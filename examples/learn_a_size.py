@@ -1,4 +1,4 @@
-"""A FlexConv2d that starts at 5×5 and has to imitate a filter four times as wide: watch it grow.
+"""A FlexConv2d that starts at 5×5 and has to imitate a filter five times as wide: watch it grow.
 
     python examples/learn_a_size.py
 
