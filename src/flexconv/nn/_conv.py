@@ -17,7 +17,7 @@ from .._context import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
 from ._extent import Extent, SizeSource, refresh
-from ._grid import Axis, Window, coordinate_grid
+from ._grid import Axis, Window, mesh
 from ._lengths import check_lengths, hide_padding
 from ._mask import GaussianMask
 from .kernels import GENERATORS, KernelGenerator
@@ -106,9 +106,9 @@ class FlexConvNd(nn.Module):
         """Kernel values on a window of the grid → [out_channels, in_channels/groups, *sizes]."""
         axes = self.axes
         dtype, device = self.generator.compute_dtype, self._like().device
-        values = self.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
+        lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
+        values = self.generator(mesh(lines))
         if self.mask is not None:
-            lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
             values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale

@@ -121,6 +121,11 @@ def coordinate_grid(
 ) -> torch.Tensor:
     """Coordinates of every tap → [D, *sizes], entry d varying along axis d."""
     lines = [axis.coordinates(window, device=device, dtype=dtype) for axis, window in zip(axes, windows, strict=True)]
+    return mesh(lines)
+
+
+def mesh(lines: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The product grid of coordinates [n_d] per axis → [D, *n]."""
     return torch.stack(torch.meshgrid(*lines, indexing="ij"))
 
 
