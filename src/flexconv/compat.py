@@ -68,7 +68,9 @@ def from_authors(
     _refuse_rest(tensors)
     mask = None
     if mask_params is not None:
-        mask = GaussianMask(kernel.dims, threshold=0.1 if cropping else None, form="authors", dtype=mask_params.dtype)
+        mask = GaussianMask(
+            kernel.dims, mean=0.0, threshold=0.1 if cropping else None, form="authors", dtype=mask_params.dtype
+        )
         _assign(mask, mean=mask_params[:, 0], sigma=mask_params[:, 1])
     layer = _LAYERS[kernel.dims](
         kernel.channels // len(bias),
@@ -79,8 +81,6 @@ def from_authors(
         kernel=kernel,
         mask=mask,
     )
-    if mask is not None and mask_params is not None:
-        _assign(mask, mean=mask_params[:, 0])
     _assign(layer, bias=bias)
     layer.kernel_scale = float(sampling_scale)
     return layer.eval()
