@@ -5,14 +5,16 @@
     layer.extent                                    # (5, 5)
 
 `flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions,
-`flexconv.spectrum` how high a kernel's frequencies reach.
+`flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution` how to run a model at another one.
 """
 
 from . import compat as compat
 from . import nn as nn
 from . import ops as ops
+from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
+from ._materialize import materialize as materialize
 from .nn import FlexConv1d as FlexConv1d
 from .nn import FlexConv2d as FlexConv2d
 from .nn import FlexConv3d as FlexConv3d
@@ -20,6 +22,8 @@ from .nn import GaussianMask as GaussianMask
 from .nn import RotatedGaussianMask as RotatedGaussianMask
 from .nn import Streaming as Streaming
 from .nn import refresh_extents as refresh_extents
+from .resolution import at_resolution as at_resolution
+from .resolution import recalibrate_batchnorm as recalibrate_batchnorm
 from .spectrum import alias_penalty as alias_penalty
 
 __version__ = "0.1.0"
@@ -32,10 +36,14 @@ __all__ = [
     "RotatedGaussianMask",
     "Streaming",
     "alias_penalty",
+    "at_resolution",
     "compat",
+    "materialize",
     "nn",
     "ops",
+    "recalibrate_batchnorm",
     "refresh_extents",
+    "resolution",
     "spectrum",
     "testing",
 ]

@@ -1,13 +1,20 @@
-"""Checks for models built of these layers: causality, equivariance, streaming. For users' test suites, and ours."""
+"""Checks for models built of these layers: causality, equivariance, streaming, other resolutions.
+
+For users' test suites, and ours.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import torch
 from torch import nn
 
 from .nn import Streaming
+from .nn._conv import FlexConvNd
+from .resolution import at_resolution
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 
@@ -67,6 +74,76 @@ def assert_streaming_matches(
     pieces = [stream(chunk) for chunk in x.split(sizes, axis)]
     streamed = torch.cat(pieces, axis) if whole.ndim == x.ndim else pieces[-1]
     _assert_close(streamed, whole, rtol, f"streaming in chunks of {chunks} differs from the whole")
+
+
+def assert_resolution_consistent(
+    layer: FlexConvNd,
+    scale: float | Sequence[float],
+    rtol: float,
+    *,
+    crop: str = "taper",
+    size: int | Sequence[int] | None = None,
+    cycles: float = 3.0,
+    seed: int = 0,
+) -> None:
+    """Fail unless the layer at `scale` times the resolution gives what it gives now, at the samples both have.
+
+    The input is a smooth random signal, the same function sampled at either resolution; see `resolution_error`.
+    """
+    error = resolution_error(layer, scale, crop=crop, size=size, cycles=cycles, seed=seed)
+    if not error <= rtol:
+        raise AssertionError(f"at {scale} times the resolution outputs differ by {error:.1e}; allowed {rtol:.0e}")
+
+
+@torch.no_grad()
+def resolution_error(
+    layer: FlexConvNd,
+    scale: float | Sequence[float],
+    *,
+    crop: str = "taper",
+    size: int | Sequence[int] | None = None,
+    cycles: float = 3.0,
+    seed: int = 0,
+) -> float:
+    """‖y' − y‖ / ‖y‖ for the outputs y' of `at_resolution(layer, scale, crop=crop)`, where the samples of both meet.
+
+    The input is a sum of waves of up to `cycles` periods per axis, which fades to 0 at the borders, where zero padding
+    would be a step. `size` is that of the input at the layer's own resolution; None: as many samples as the kernel
+    grid has intervals, at least 16. `scale` must be a ratio of small whole numbers, such as 2, 0.5 or 1.75.
+    """
+    if any(stride != 1 for stride in layer.stride) or layer.padding_mode != "zeros":
+        raise ValueError("resolution_error compares sample by sample: it wants stride 1 and padding_mode 'zeros'")
+    ratios = [
+        Fraction(s).limit_denominator(64) for s in (scale if isinstance(scale, Sequence) else [scale] * layer.dims)
+    ]
+    sizes = [max(16, k - 1) for k in layer.kernel_size] if size is None else size
+    sizes = [sizes] * layer.dims if isinstance(sizes, int) else list(sizes)
+    sizes = [math.ceil(n / ratio.denominator) * ratio.denominator for n, ratio in zip(sizes, ratios, strict=True)]
+    other = at_resolution(layer, [float(ratio) for ratio in ratios], crop=crop, copy=False)
+    like = layer._like()
+    here, there = (
+        _smooth_signal(layer.in_channels, counts, cycles, seed).to(like)
+        for counts in (sizes, [int(n * ratio) for n, ratio in zip(sizes, ratios, strict=True)])
+    )
+    y = layer(here)[(..., *(slice(None, None, ratio.denominator) for ratio in ratios))]
+    z = other(there)[(..., *(slice(None, None, ratio.numerator) for ratio in ratios))]
+    shared = (..., *(slice(min(a, b)) for a, b in zip(y.shape[2:], z.shape[2:], strict=True)))
+    return ((z[shared] - y[shared]).norm() / y[shared].norm()).item()
+
+
+def _smooth_signal(channels: int, sizes: Sequence[int], cycles: float, seed: int, waves: int = 16) -> torch.Tensor:
+    """A random function on [0, 1)^D, sampled `sizes` times per axis → [1, channels, *sizes]."""
+    random = torch.Generator().manual_seed(seed)
+    dims = len(sizes)
+    frequency = (torch.rand(channels, waves, dims, generator=random, dtype=torch.float64) * 2 - 1) * cycles
+    phase = torch.rand(channels, waves, generator=random, dtype=torch.float64)
+    lines = [torch.arange(n, dtype=torch.float64) / n for n in sizes]
+    places = torch.stack(torch.meshgrid(*lines, indexing="ij"))  # [D, *sizes]
+    turns = torch.einsum("cwd,d...->cw...", frequency, places) + phase.view(channels, waves, *[1] * dims)
+    signal = torch.sin(2 * math.pi * turns).sum(1)
+    for axis, line in enumerate(lines):
+        signal = signal * torch.sin(math.pi * line).square().view(-1, *[1] * (dims - 1 - axis))
+    return signal.unsqueeze(0)
 
 
 def _assert_close(result: torch.Tensor, truth: torch.Tensor, rtol: float, message: str) -> None:

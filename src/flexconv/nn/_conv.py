@@ -16,8 +16,9 @@ from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
+from ._cache import KernelCache
 from ._extent import Extent, SizeSource, refresh
-from ._grid import Axis, Window, mesh
+from ._grid import Axis, Window, mesh, tap_weights
 from ._lengths import check_lengths, hide_padding
 from ._mask import GaussianMask
 from .kernels import GENERATORS, KernelGenerator
@@ -70,10 +71,11 @@ class FlexConvNd(nn.Module):
             unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
         self.padding_mode, self.algorithm = padding_mode, algorithm
         self.kernel_scale = 1.0
+        self.resampled: tuple[Axis, ...] | None = None  # another grid than that of the arguments
         self.generator = self._make_generator(kernel, device, dtype)
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        self._extent = Extent(self.axes)
+        self._extent, self._cache = Extent(self.axes), KernelCache()
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -81,6 +83,8 @@ class FlexConvNd(nn.Module):
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The grid of the kernel, axis by axis."""
+        if self.resampled is not None:
+            return self.resampled
         each = [self.padding] * self.dims if isinstance(self.padding, str | int) else self.padding
         return tuple(Axis(k, pad == "causal") for k, pad in zip(self.kernel_size, each, strict=True))
 
@@ -112,6 +116,8 @@ class FlexConvNd(nn.Module):
             values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
+        if self.resampled is not None:
+            values = values * tap_weights(axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
     # --- forward ------------------------------------------------------------------------------------------------------
@@ -122,13 +128,23 @@ class FlexConvNd(nn.Module):
         if x.ndim == self.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         windows = self._windows_in_force()
-        weight = self._sample(windows)
-        if not autocast_enabled(x.device.type):
-            weight = weight.to(x.dtype)
+        weight = self._weight(windows, None if autocast_enabled(x.device.type) else x.dtype)
         pads = self._pads_of(windows)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
         return conv_nd(self.dims, x, weight, self.bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
+
+    def _weight(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor:
+        """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""
+
+        def sample() -> torch.Tensor:
+            weight = self._sample(windows)
+            return weight if dtype is None else weight.to(dtype)
+
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return sample()
+        key = windows, dtype, self.kernel_scale, self.axes
+        return self._cache.get(sample, key, [*self.parameters(), *self.buffers()])
 
     def _pads_of(self, windows: Sequence[Window]) -> Pads:
         """Padding that puts a window's taps where they are in the whole grid; negative where they look elsewhere."""
@@ -197,12 +213,19 @@ class FlexConvNd(nn.Module):
         if source is not None:
             self._extent.follow(source)
 
+    def train(self, mode: bool = True) -> FlexConvNd:
+        """As for every module; and the kernel is sampled anew."""
+        self._cache.clear()
+        return super().train(mode)
+
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
         self._extent.withdraw()  # other weights, another size
+        self._cache.clear()
 
     def _apply(self, *args: object, **kwargs: object) -> FlexConvNd:
         self._extent.withdraw()  # rounding to another precision may move the edge
+        self._cache.clear()
         return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
 
     # --- making -------------------------------------------------------------------------------------------------------

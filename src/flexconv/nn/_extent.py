@@ -62,7 +62,7 @@ class Extent:
         self.taps: tuple[Window, ...] = self.whole  # exactly what is kept
         self.windows: tuple[Window, ...] = self.whole  # what eager code computes: the rung above, axis by axis
         self.given: tuple[Window, ...] = self.whole  # what compiled code computes: one rung for all axes
-        self._seen: _Snapshot | None = None
+        self._seen: _Values | Versions | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy or a pickle takes along: not the note of which tensors were looked at."""
@@ -82,7 +82,7 @@ class Extent:
             axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
         ]
         self.windows = tuple(axis.rung(needed) for axis, needed in zip(self.axes, ends, strict=True))
-        self._seen = _Snapshot(source.size_parameters())
+        self._seen = _remember(source.size_parameters())
 
     def give(self) -> None:
         """Let compiled code use the window, at the same rung of the ladder along every axis: one graph per rung."""
@@ -96,10 +96,10 @@ class Extent:
     def follow(self, source: SizeSource) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
         parameters = source.size_parameters()
-        if not all(map(_readable, parameters)):
+        if not all(map(readable, parameters)):
             self.taps = self.windows = self.whole  # no numbers to read: meta tensors, vmap over parameters
             self._seen = None
-        elif self._seen is None or not self._seen.holds(parameters):
+        elif self._seen is None or not self._seen.hold(parameters):
             self.update(source, [p.detach().cpu() for p in parameters])
 
 
@@ -108,7 +108,7 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
     by_device: dict[torch.device, list[tuple[str, Extent, SizeSource]]] = {}
     for each in extents:
         parameters = each[2].size_parameters()
-        if all(map(_readable, parameters)):
+        if all(map(readable, parameters)):
             by_device.setdefault(parameters[0].device, []).append(each)
     for layers in by_device.values():
         everything = [p.detach().flatten().double() for _, _, source in layers for p in source.size_parameters()]
@@ -131,27 +131,38 @@ def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> Window:
     return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
 
-class _Snapshot:
-    """Remembers parameters well enough to tell whether their values may have changed; on a GPU without reading them."""
+class Versions:
+    """Remembers tensors well enough to tell, without reading them, whether their values may have changed."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.note = self._note(parameters)
-        self.tensors = [weakref.ref(p) for p in parameters]
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.note = self._note(tensors)
+        self.tensors = [weakref.ref(t) for t in tensors]  # an address alone may be that of another tensor by now
 
-    def holds(self, parameters: Sequence[torch.Tensor]) -> bool:
-        on_cpu = all(p.device.type == "cpu" for p in parameters)
-        same = on_cpu or all(ref() is p for ref, p in zip(self.tensors, parameters, strict=True))
-        return same and self.note == self._note(parameters)  # an address alone may be that of another tensor by now
+    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+        same = len(tensors) == len(self.tensors) and all(r() is t for r, t in zip(self.tensors, tensors, strict=True))
+        return same and self.note == self._note(tensors)
 
     @staticmethod
-    def _note(parameters: Sequence[torch.Tensor]) -> object:
-        if all(p.device.type == "cpu" for p in parameters):
-            return [p.tolist() for p in parameters]
-        steps = _OptimizerSteps.taken if any(p.requires_grad for p in parameters) else 0
-        return steps, [(0 if p.is_inference() else p._version, p.data_ptr()) for p in parameters]
+    def _note(tensors: Sequence[torch.Tensor]) -> object:
+        steps = _OptimizerSteps.taken if any(t.requires_grad for t in tensors) else 0
+        return steps, [(0 if t.is_inference() else t._version, t.data_ptr()) for t in tensors]
 
 
-def _readable(tensor: torch.Tensor) -> bool:
+class _Values:
+    """Remembers the values of a few tensors in host memory."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.note = [t.tolist() for t in tensors]
+
+    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return all(t.device.type == "cpu" for t in tensors) and self.note == [t.tolist() for t in tensors]
+
+
+def _remember(tensors: Sequence[torch.Tensor]) -> _Values | Versions:
+    return _Values(tensors) if all(t.device.type == "cpu" for t in tensors) else Versions(tensors)
+
+
+def readable(tensor: torch.Tensor) -> bool:
     """Whether there are numbers to read: not for meta and fake tensors, nor inside a vmap over parameters."""
     while is_gradtrackingtensor(tensor):
         tensor = get_unwrapped(tensor)

@@ -22,12 +22,14 @@ SHORTEST_LONG_RUNG = 64  # … and below that while a rung still holds this many
 class Axis(NamedTuple):
     """One axis of a kernel grid: its number of taps, and whether it looks back only.
 
-    `step` is set where the taps do not end exactly on ±1: on grids resampled by a ratio that does not fit.
+    On a grid that was resampled, `step` is set where the taps do not end exactly on ±1, because the ratio does not fit;
+    and the first and last tap may stand for more or less than the others: `ends` are their weights.
     """
 
     size: int
     causal: bool
     step: float | None = None
+    ends: tuple[float, float] = (1.0, 1.0)
 
     @property
     def spacing(self) -> float:
@@ -38,6 +40,11 @@ class Axis(NamedTuple):
     def first(self) -> float:
         """Coordinate of tap 0."""
         return 1.0 - (self.size - 1) * self.spacing if self.causal else -(self.size - 1) / 2 * self.spacing
+
+    @property
+    def last(self) -> float:
+        """Coordinate of the last tap."""
+        return self.first + (self.size - 1) * self.spacing
 
     @property
     def home(self) -> float:
@@ -127,6 +134,16 @@ def coordinate_grid(
 def mesh(lines: Sequence[torch.Tensor]) -> torch.Tensor:
     """The product grid of coordinates [n_d] per axis → [D, *n]."""
     return torch.stack(torch.meshgrid(*lines, indexing="ij"))
+
+
+def tap_weights(axes: Sequence[Axis], windows: Sequence[Window], *, like: torch.Tensor) -> torch.Tensor:
+    """How much every tap of the windows stands for: 1, but where an axis has other ends → [*sizes]."""
+    weights = like.new_ones(())
+    for axis, window in zip(axes, windows, strict=True):
+        first, last = (like.new_full((1,), end) for end in axis.ends)
+        line = torch.cat([first, like.new_ones(axis.size - 2), last]) if axis.size > 1 else first * last
+        weights = weights.unsqueeze(-1) * line[slice(*window)]
+    return weights
 
 
 def _clip(value: float, low: float, high: float) -> float:

@@ -1,0 +1,154 @@
+"""A model trained at one resolution, used at another.
+
+A FlexConv is an integral in disguise: its taps, s apart, sum ψ(x) over cells of width s. At another resolution the
+same integral is summed over taps s' apart, times s'/s per axis, and over the same stretch:
+
+    ψ'[p'] = (s'/s)^D · generator(p') · mask(p') · w(p')
+
+w is 1 but at the ends of the stretch. Where the mask crops, w falls linearly from the last tap kept at the old
+resolution to the first one cropped there, and the sum of the window is kept. Where the grid itself ends, the last tap
+stands for all that its larger neighbour covered at the old resolution: w = (s + s')/2s'. That matters most on a causal
+axis, which ends where the mask is highest. `crop="hard"` has no w: every resolution crops its own taps, as the paper
+does.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ._arguments import positive, unknown_name
+from .nn._conv import FlexConvNd
+from .nn._extent import Extent
+from .nn._grid import Axis
+from .ops._geometry import Padding
+
+CROPS = ("taper", "hard")
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = "taper", copy: bool = True) -> Module:
+    """The model for inputs with `scale` times as many samples per axis: every FlexConv on a grid as much denser.
+
+        model_32 = at_resolution(model_16, 2)           # trained on 16 × 16, run on 32 × 32
+        wide = at_resolution(model, (1, 1.5))           # rectangular
+        small = at_resolution(model, 0.5)
+
+    Nothing is learned anew: masks, generators and all other layers keep their parameters, and the result can be
+    trained on. Whatever aliases at a lower resolution, or was aliased when it was trained, shows: compare
+    `flexconv.spectrum.max_frequency` with the Nyquist limit, and train with `flexconv.alias_penalty`. Statistics of
+    batch norms may deserve a `recalibrate_batchnorm`. Other convolutions are left as they are, and so are strides,
+    dilations and pooling; padding in samples is scaled.
+
+    Arguments:
+        scale: samples now per sample before, a number or one per axis.
+        crop: "taper" keeps the stretch that the taps covered before, with a soft end. "hard" lets the mask crop the
+            new taps by its threshold, as the paper does.
+        copy: give the result parameters and buffers of its own. False: it shares those of `model`, and training one
+            trains the other. `model` itself is not changed.
+
+    """
+    if crop not in CROPS:
+        unknown_name("crop", crop, CROPS)
+    layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no FlexConv layer: nothing in it follows a resolution")
+    for layer in layers:
+        _scales(scale, layer.dims)  # refuse before the work begins
+    shared = {} if copy else {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
+    result = copying.deepcopy(model, shared)
+    for layer in result.modules():
+        if isinstance(layer, FlexConvNd):
+            _resample_(layer, _scales(scale, layer.dims), crop)
+    return result
+
+
+@torch.no_grad()
+def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Sequence[object]]) -> None:
+    """Measure the statistics of every batch norm again, as the plain mean over `batches`, in place.
+
+    At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
+    begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    if not norms:
+        raise ValueError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
+    modes = [(module, module.training) for module in model.modules()]
+    momenta = [norm.momentum for norm in norms]
+    count = 0
+    try:
+        model.eval()
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.train()
+            norm.momentum = None  # a plain mean
+        for batch in batches:
+            model(batch if isinstance(batch, torch.Tensor) else batch[0])
+            count += 1
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, mode in modes:
+            module.training = mode
+    if not count:
+        raise ValueError("recalibrate_batchnorm needs at least one batch; got none, and the old statistics are gone")
+
+
+def _scales(scale: float | Sequence[float], dims: int) -> list[float]:
+    values = list(scale) if isinstance(scale, Sequence) else [scale] * dims
+    if len(values) != dims:
+        raise ValueError(f"scale needs one number, or one for each of the {dims} axes of a {dims}D layer; got {scale}")
+    return [positive("scale", value) for value in values]
+
+
+def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
+    old, taper = layer.axes, crop == "taper" and not layer.generator.conserves_sum
+    new = tuple(_resampled(axis, scale, taper=taper) for axis, scale in zip(old, scales, strict=True))
+    layer.resampled = new
+    layer.kernel_size = tuple(axis.size for axis in new)
+    layer.padding = _scaled_padding(layer.padding, scales)
+    if not layer.generator.conserves_sum:
+        layer.kernel_scale *= math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
+    layer.generator.attach_(new)
+    if layer.mask is not None:
+        layer.mask.trained_on = (layer.mask.trained_on or old) if crop == "taper" else None
+    layer._extent = Extent(new)
+
+
+def _resampled(axis: Axis, scale: float, *, taper: bool) -> Axis:
+    """The axis with `scale` times as many taps: the number that comes closest to the stretch it had."""
+    if axis.size == 1 or scale == 1:
+        return axis
+    spacing, intervals = axis.spacing / scale, (axis.size - 1) * scale
+    symmetric = not axis.causal and axis.size % 2 == 1  # there is a tap at 0: keep it
+    size = 2 * round(intervals / 2) + 1 if symmetric else round(intervals) + 1
+    new = Axis(size, axis.causal, None if math.isclose(spacing * (size - 1), 2.0) else spacing)
+    if not taper:
+        return new
+    # a tap of weight 1 reaches half a spacing to either side, and one of weight w reaches w − ½ to the outside
+    low = axis.first - (axis.ends[0] - 0.5) * axis.spacing
+    high = axis.last + (axis.ends[1] - 0.5) * axis.spacing
+    first, last = 0.5 + (new.first - low) / spacing, 0.5 + (high - new.last) / spacing
+    return new._replace(ends=(first, last) if size > 1 else (first + last - 1.0, 1.0))
+
+
+def _scaled_padding(padding: Padding, scales: Sequence[float]) -> Padding:
+    """Padding counted in samples grows with them; a named one stays."""
+
+    def scaled(pad: object, scale: float) -> object:
+        if isinstance(pad, Sequence) and not isinstance(pad, str):
+            return tuple(round(side * scale) for side in pad)
+        return pad if isinstance(pad, str) else round(pad * scale)  # type: ignore[operator]
+
+    if isinstance(padding, str):
+        return padding
+    each = [padding] * len(scales) if isinstance(padding, int) else padding
+    return tuple(scaled(pad, scale) for pad, scale in zip(each, scales, strict=True))  # type: ignore[return-value]
