@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 import torch
 
+from flexconv import alias_penalty, refresh_extents
 from flexconv.compat import from_authors
+from flexconv.models import CIFARResNet, FlexNet, FlexTCN, create_model
 from flexconv.nn import NSIREN, FlexConv1d, FlexConv2d, FourierNet, GaborNet, GaussianMask, MAGNet, NJet
 
 from .conftest import GOLDEN, relative_error
 
 KERNELS = sorted(path.stem for path in GOLDEN.glob("kernel_*.npz"))
 LAYERS = sorted(path.stem for path in GOLDEN.glob("flexconv_*.npz"))
+NETWORKS = {  # the horizon and the generator of each
+    "net_flexnet3": {"kernel_size": 9},
+    "net_flexnet3_penalty": {"kernel_size": 9},
+    "net_flextcn2_spatial": {"kernel_size": 48},
+    "net_cktcn2_siren": {"kernel_size": 48, "generator": "siren"},
+}
+TRAINED = [name for name in NETWORKS if name != "net_cktcn2_siren"]
 
 
 def generator_of(name):
@@ -212,6 +221,221 @@ def test_jets_in_float32_are_those_of_the_public_formula(golden):
     layer = from_authors(state, kernel_size=33)
     assert relative_error(layer.kernel(), file["out/filters"]) < 1e-5
     assert relative_error(layer(file["in/x"].float()), file["out/y"]) < 1e-5
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def our_name(name):
+    """What we call the module that is `name` in the authors' networks."""
+    for theirs, ours in (
+        (r"^cconv1", "stem"),
+        (r"^norm1", "stem_norm"),
+        (r"^backbone", "blocks"),
+        (r"cconv", "conv"),
+        (r"shortcut\.0", "shortcut"),
+        (r"^(out_layer|finallyr)", "head"),
+    ):
+        name = re.sub(theirs, ours, name)
+    return name
+
+
+def penalty_of(name, model):
+    return alias_penalty(model, formula="authors") if name.endswith("penalty") else 0.0
+
+
+def split_name(name):
+    """`blocks.0.cconv1.Kernel.linear.0.bias` → (`blocks.0.cconv1`, `Kernel.linear.0.bias`)."""
+    if found := re.fullmatch(r"(.*cconv\d)\.(.+)", name):
+        return found[1], found[2]
+    module, _, parameter = name.rpartition(".")
+    return module, parameter
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_give_the_authors_logits(golden, name):
+    file = golden(name)
+    model = from_authors(file.state, **NETWORKS[name])
+    assert isinstance(model, FlexNet if "flexnet" in name else FlexTCN)
+    assert not model.training
+    assert relative_error(model(file["in/x"]), file["out/logits_eval"]) < 1e-9
+    assert list(refresh_extents(model).values()) == [tuple(size) for size in file["out/kernel_sizes"].tolist()]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_in_float32_give_the_authors_logits(golden, name):
+    file = golden(name)
+    state = {key: value.astype(np.float32) for key, value in file.state.items()}
+    logits = from_authors(state, **NETWORKS[name])(file["in/x"].float())
+    assert logits.dtype == torch.float32
+    tolerance = 5e-4 if "siren" in name else 1e-4  # sines of up to 100 rad, layer after layer
+    assert relative_error(logits, file["out/logits_eval"]) < tolerance
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_of_networks_are_the_authors(golden, name):
+    file = golden(name)
+    model = from_authors(file.state, **NETWORKS[name]).train()
+    logits = model(file["in/x"])
+    assert relative_error(logits, file["out/logits_train_step0"]) < 1e-9
+    loss = torch.nn.functional.cross_entropy(logits, file["in/labels"]) + penalty_of(name, model)
+    loss.backward()
+    names = [key.removeprefix("g/step0/") for key in file.arrays if key.startswith("g/step0/")]
+    assert sum(file[f"g/step0/{each}"].numel() for each in names) == sum(p.numel() for p in model.parameters())
+    largest = max(file[f"g/step0/{each}"].norm() for each in names)
+    for each in names:
+        module, parameter = split_name(each)
+        truth = file[f"g/step0/{each}"]
+        ours = gradient(model.get_submodule(our_name(module)), parameter, names).reshape(truth.shape)
+        assert (ours - truth).norm() < TOLERANCE[name] * (truth.norm() + 1e-6 * largest), each
+
+
+# the penalty of the authors is computed in float32
+TOLERANCE = {"net_flexnet3": 1e-8, "net_flexnet3_penalty": 1e-5, "net_flextcn2_spatial": 1e-8}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_networks_train_as_the_authors_do(golden, name):
+    """Four steps of Adam: the losses on the way, and where the masks are afterwards."""
+    file = golden(name)
+    model = from_authors(file.state, **NETWORKS[name]).train()
+    masks = [p for key, p in model.named_parameters() if ".mask." in key]
+    rest = [p for key, p in model.named_parameters() if ".mask." not in key]
+    optimizer = torch.optim.Adam([{"params": rest, "lr": 0.01}, {"params": masks, "lr": 0.001}])
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(file["in/x"]), file["in/labels"]) + penalty_of(name, model)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    truth = file["out/losses_adam_lr0.01_mask0.001_4steps"]
+    assert relative_error(torch.stack(losses), truth) < (1e-6 if name.endswith("penalty") else 1e-9)
+    after = [key for key in file.arrays if key.startswith("out/mask_after_4/")]
+    assert len(after) == len(masks) / 2
+    for key in after:
+        mask = model.get_submodule(our_name(key.removeprefix("out/mask_after_4/").removesuffix(".mask_params"))).mask
+        assert relative_error(torch.stack([mask.mean, mask.sigma], 1), file[key]) < 1e-9
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_config_of_a_network_makes_it_again(golden, name):
+    model = from_authors(golden(name).state, **NETWORKS[name])
+    twin = type(model)(**model.config).double().eval()
+    twin.load_state_dict(model.state_dict())
+    x = golden(name)["in/x"]
+    assert torch.equal(twin(x), model(x))
+    assert model.config["dropout"] == 0
+    assert model.config["conv"] == ("ck" if "ck" in name else "flex")
+    if model.config["conv"] == "flex":
+        assert model.config["mask_options"] == {"form": "authors", "threshold": 0.1}
+
+
+def test_networks_saved_from_several_gpus_or_after_a_forward(golden):
+    """Names behind `module.`, and what their layers keep in buffers."""
+    file = golden("net_flextcn2_spatial")
+    state = {f"module.{name}": value for name, value in file.state.items()}
+    state["module.backbone.0.cconv1.train_length"] = np.array([48])
+    state["module.backbone.0.cconv1.conv_kernel"] = np.zeros((4, 1, 9))
+    state["module.backbone.0.norm1.num_batches_tracked"] = np.array(7)
+    model = from_authors(state, kernel_size=48)
+    assert relative_error(model(file["in/x"]), file["out/logits_eval"]) < 1e-9
+    assert model.blocks[0].norm1.num_batches_tracked == 7
+    assert model.blocks[0].norm2.num_batches_tracked == 0
+
+
+def test_networks_at_another_resolution_and_without_cropping(golden):
+    state = golden("net_flexnet3").state
+    model = from_authors(state, kernel_size=17, sampling_scale=0.25, cropping=False)
+    assert set(refresh_extents(model).values()) == {(17, 17)}
+    assert {model.stem.kernel_scale, model.blocks[2].conv2.kernel_scale} == {0.25}
+
+
+def authors_state(model, names):
+    """The state of a network of ours without generators, under the authors' names."""
+    state = {}
+    for name, value in model.state_dict().items():
+        for ours, theirs in names.items():
+            name = re.sub(ours, theirs, name)
+        state[name] = value[..., None, None] if name == "out_layer.weight" else value
+    return state
+
+
+def test_flexnets_of_plain_convolutions():
+    model = create_model("flexnet7_conv3", in_channels=2, num_classes=3, widths=[4, 6], dropout=0.0).eval()
+    names = {
+        "^stem_norm": "norm1",
+        "^stem": "cconv1",
+        r"\.conv": ".cconv",
+        "shortcut": "shortcut.0",
+        "^head": "out_layer",
+    }
+    theirs = from_authors(authors_state(model, names), kernel_size=3)
+    x = torch.randn(2, 2, 9, 9)
+    assert torch.equal(theirs(x), model(x))
+    assert theirs.config == {**model.config, "kernel_size": [3, 3]}
+
+
+@pytest.mark.parametrize("shortcut", ["pad", "conv"])
+def test_cifar_resnets(shortcut):
+    model = create_model("cifar_resnet20", in_channels=3, num_classes=5, shortcut=shortcut).eval()
+    blocks = {rf"^blocks\.{i}\.": f"layer{i // 3 + 1}.{i % 3}." for i in range(9)}
+    names = {"^stem_norm": "bn1", "^stem": "conv1", **blocks, r"\.norm": ".bn", "^head": "linear"}
+    theirs = from_authors(authors_state(model, names), kernel_size=3)
+    assert isinstance(theirs, CIFARResNet)
+    x = torch.randn(2, 3, 16, 16)
+    assert torch.equal(theirs(x), model(x))
+    assert theirs.config == {**model.config, "kernel_size": [3, 3]}
+
+
+def test_flexnets_of_jets(golden):
+    jets = {}
+    for name, (inputs, outputs) in {"cconv1": (2, 4), "blocks.0.cconv1": (4, 4), "blocks.0.cconv2": (4, 4)}.items():
+        jets |= {f"{name}.alphas": np.random.RandomState(0).randn(15, inputs, outputs), f"{name}.scales": np.zeros(1)}
+    norms = {
+        f"{norm}.{part}": np.ones(4)
+        for norm in ("norm1", "blocks.0.norm1", "blocks.0.norm2")
+        for part in ("weight", "bias", "running_mean", "running_var")
+    }
+    head = {"out_layer.weight": np.ones((3, 4, 1, 1)), "out_layer.bias": np.zeros(3)}
+    model = from_authors(jets | norms | head, kernel_size=33)
+    assert isinstance(model.stem.generator, NJet)
+    assert model.config["generator"] == "njet"
+    x = torch.randn(2, 2, 20, 20).double()
+    (first,) = {key: value for key, value in jets.items() if key == "cconv1.alphas"}.values()
+    layer = from_authors({"alphas": first, "scales": np.zeros(1)}, kernel_size=33)
+    assert torch.equal(model.stem(x), layer(x))
+    assert model(x).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blocks.1.norm2.running_var": None}, r"the state lacks blocks\.1\.norm2\.running_var"),
+        ({"out_layer.weight": None}, r"the state lacks out_layer\.weight"),
+        ({"norm1.bias": None}, r"the state lacks norm1\.bias"),
+        ({"blocks.2.cconv1.bias": None}, r"the state lacks blocks\.2\.cconv1\.bias"),
+        ({"blocks.2.cconv1.mask_params": None}, r"blocks\.2\.conv1 must be like the first convolution"),
+        ({"surplus": (3,)}, "no part of this module: surplus"),
+        ({"blocks.3.norm1.bias": (3,)}, r"the state has nothing of blocks\.3\.cconv1"),
+        ({"blocks.0.cconv2.Kernel.filters.0.surplus": (3,)}, r"blocks\.0\.cconv2: .*filters\.0\.surplus"),
+        (
+            {"blocks.1.shortcut.0.weight": (6, 5, 1, 1)},
+            r"blocks\.1\.shortcut\.0\.weight must have shape \(6, 4, 1, 1\)",
+        ),
+        ({"out_layer.bias": (9,)}, r"out_layer\.bias must have shape \(10,\); the state has \(9,\)"),
+        ({"blocks.0.norm1.weight": (5,)}, r"blocks\.0\.norm1\.weight must have shape \(4,\)"),
+    ],
+)
+def test_states_that_are_no_network_are_refused_by_name(golden, change, message):
+    state = golden("net_flexnet3").state
+    for name, shape in change.items():
+        if shape is None:
+            del state[name]
+        else:
+            state[name] = np.zeros(shape)
+    with pytest.raises(ValueError, match=message):
+        from_authors(state, kernel_size=9)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

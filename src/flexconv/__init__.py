@@ -5,16 +5,21 @@
     layer.extent                                    # (5, 5)
 
 `flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions,
-`flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution` how to run a model at another one.
+`flexconv.models` the paper's networks, `flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution` how to run a model at another one.
 """
 
 from . import compat as compat
+from . import models as models
 from . import nn as nn
 from . import ops as ops
 from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
 from ._materialize import materialize as materialize
+from .models import create_model as create_model
+from .models import from_pretrained as from_pretrained
+from .models import list_models as list_models
+from .models import save_pretrained as save_pretrained
 from .nn import FlexConv1d as FlexConv1d
 from .nn import FlexConv2d as FlexConv2d
 from .nn import FlexConv3d as FlexConv3d
@@ -38,12 +43,17 @@ __all__ = [
     "alias_penalty",
     "at_resolution",
     "compat",
+    "create_model",
+    "from_pretrained",
+    "list_models",
     "materialize",
+    "models",
     "nn",
     "ops",
     "recalibrate_batchnorm",
     "refresh_extents",
     "resolution",
+    "save_pretrained",
     "spectrum",
     "testing",
 ]

@@ -50,8 +50,9 @@ def positive_int(name: str, value: int) -> int:
 def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
     """Refuse a name that is in no table, and offer the nearest one."""
     known = sorted(known)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    spelled = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(str(name).lower(), spelled, n=1)
+    hint = f"; did you mean {spelled[near[0]]!r}?" if near else ""
     raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(map(repr, known))}{hint}")
 
 

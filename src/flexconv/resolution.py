@@ -18,6 +18,7 @@ import copy as copying
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import TypeVar
 
 import torch
@@ -68,6 +69,8 @@ def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = 
     for layer in result.modules():
         if isinstance(layer, FlexConvNd):
             _resample_(layer, _scales(scale, layer.dims), crop)
+    if isinstance(history := getattr(result, "resampled", None), list):  # the networks of flexconv.models save it
+        history.append((_scales(scale, layers[0].dims), crop))
     return result
 
 
@@ -77,44 +80,52 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
 
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
+    Where a batch fails, so do the old statistics.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     if not norms:
         raise ValueError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
     modes = [(module, module.training) for module in model.modules()]
     momenta = [norm.momentum for norm in norms]
-    count = 0
+    before = [copying.deepcopy(dict(norm.named_buffers())) for norm in norms]
     try:
         model.eval()
         for norm in norms:
             norm.reset_running_stats()
             norm.train()
             norm.momentum = None  # a plain mean
-        for batch in batches:
+        count = 0
+        for count, batch in enumerate(batches, start=1):  # noqa: B007
             model(batch if isinstance(batch, torch.Tensor) else batch[0])
-            count += 1
+        if not count:
+            raise ValueError("recalibrate_batchnorm needs at least one batch; got none")
+    except BaseException:
+        for norm, statistics in zip(norms, before, strict=True):
+            for name, buffer in norm.named_buffers():
+                buffer.copy_(statistics[name])
+        raise
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for module, mode in modes:
             module.training = mode
-    if not count:
-        raise ValueError("recalibrate_batchnorm needs at least one batch; got none, and the old statistics are gone")
 
 
 def _scales(scale: float | Sequence[float], dims: int) -> list[float]:
-    values = list(scale) if isinstance(scale, Sequence) else [scale] * dims
+    values = list(scale) if isinstance(scale, Sequence) and not isinstance(scale, str) else [scale] * dims
+    if not all(isinstance(value, Real) for value in values):
+        raise TypeError(f"scale must be a number, or one per axis; got {scale!r}")
     if len(values) != dims:
         raise ValueError(f"scale needs one number, or one for each of the {dims} axes of a {dims}D layer; got {scale}")
-    return [positive("scale", value) for value in values]
+    return [positive("scale", value) for value in values]  # type: ignore[arg-type]
 
 
 def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
     old, taper = layer.axes, crop == "taper" and not layer.generator.conserves_sum
     new = tuple(_resampled(axis, scale, taper=taper) for axis, scale in zip(old, scales, strict=True))
-    layer.resampled = new
+    layer.padding = _scaled_padding(layer, new, scales)
+    layer.resampled_axes = new
     layer.kernel_size = tuple(axis.size for axis in new)
-    layer.padding = _scaled_padding(layer.padding, scales)
     if not layer.generator.conserves_sum:
         layer.kernel_scale *= math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
     layer.generator.attach_(new)
@@ -140,15 +151,28 @@ def _resampled(axis: Axis, scale: float, *, taper: bool) -> Axis:
     return new._replace(ends=(first, last) if size > 1 else (first + last - 1.0, 1.0))
 
 
-def _scaled_padding(padding: Padding, scales: Sequence[float]) -> Padding:
+def _scaled_padding(layer: FlexConvNd, new: Sequence[Axis], scales: Sequence[float]) -> Padding:
     """Padding counted in samples grows with them; a named one stays."""
+    if isinstance(layer.padding, str):
+        return layer.padding
+    each = [layer.padding] * layer.dims if isinstance(layer.padding, int) else layer.padding
+    return tuple(
+        pad if isinstance(pad, str) else _scaled_pads(pads, step * (before - 1), step * (after.size - 1), scale)
+        for pad, pads, before, after, step, scale in zip(
+            each, layer.pads, layer.kernel_size, new, layer.dilation, scales, strict=True
+        )
+    )
 
-    def scaled(pad: object, scale: float) -> object:
-        if isinstance(pad, Sequence) and not isinstance(pad, str):
-            return tuple(round(side * scale) for side in pad)
-        return pad if isinstance(pad, str) else round(pad * scale)  # type: ignore[operator]
 
-    if isinstance(padding, str):
-        return padding
-    each = [padding] * len(scales) if isinstance(padding, int) else padding
-    return tuple(scaled(pad, scale) for pad, scale in zip(each, scales, strict=True))  # type: ignore[return-value]
+def _scaled_pads(pads: tuple[int, int], before: int, after: int, scale: float) -> tuple[int, int]:
+    """Both pads for a kernel that reached over `before` samples and now over `after`.
+
+    What the output loses against the input scales, so that an output as long as its input stays that. What is left of
+    rounding goes to the right.
+    """
+    total = after - round(scale * (before - sum(pads)))
+    left = round(after / 2 - scale * (before / 2 - pads[0]))  # the middle of the kernel stays where it was
+    if min(pads) >= 0:  # rounding alone makes no padding negative
+        total = max(total, 0)
+        left = min(max(left, 0), total)
+    return left, total - left

@@ -71,7 +71,7 @@ class FlexConvNd(nn.Module):
             unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
         self.padding_mode, self.algorithm = padding_mode, algorithm
         self.kernel_scale = 1.0
-        self.resampled: tuple[Axis, ...] | None = None  # another grid than that of the arguments
+        self.resampled_axes: tuple[Axis, ...] | None = None  # another grid than that of the arguments
         self.generator = self._make_generator(kernel, device, dtype)
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
@@ -83,8 +83,8 @@ class FlexConvNd(nn.Module):
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The grid of the kernel, axis by axis."""
-        if self.resampled is not None:
-            return self.resampled
+        if self.resampled_axes is not None:
+            return self.resampled_axes
         each = [self.padding] * self.dims if isinstance(self.padding, str | int) else self.padding
         return tuple(Axis(k, pad == "causal") for k, pad in zip(self.kernel_size, each, strict=True))
 
@@ -116,7 +116,7 @@ class FlexConvNd(nn.Module):
             values = values * self.mask(lines, axes)
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
-        if self.resampled is not None:
+        if self.resampled_axes is not None:
             values = values * tap_weights(axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 

@@ -1,0 +1,21 @@
+"""The paper's networks, by class and by name, and how to save and load them."""
+
+from ._base import Model as Model
+from ._pretrained import from_pretrained as from_pretrained
+from ._pretrained import save_pretrained as save_pretrained
+from ._registry import create_model as create_model
+from ._registry import list_models as list_models
+from .flexnet import FlexNet as FlexNet
+from .flextcn import FlexTCN as FlexTCN
+from .resnet import CIFARResNet as CIFARResNet
+
+__all__ = [
+    "CIFARResNet",
+    "FlexNet",
+    "FlexTCN",
+    "Model",
+    "create_model",
+    "from_pretrained",
+    "list_models",
+    "save_pretrained",
+]

@@ -1,0 +1,68 @@
+"""What all networks here share: they know the arguments they were made with, and look at what they are given."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from .._arguments import positive_int
+
+
+class Model(nn.Module):
+    """A network that `type(model)(**model.config)` makes again, with other weights.
+
+    Subclasses have keyword arguments that are numbers, names, lists or dicts of these, and `device` and `dtype`, which
+    belong to the tensors and not to the architecture.
+    """
+
+    dims: ClassVar[int]
+    #: what `flexconv.at_resolution` did to it since it was made: (scale per axis, crop) for each time
+    resampled: list[tuple[list[float], str]]
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.resampled = []
+        self._config = {name: _plain(name, value) for name, value in config.items()}
+        self.in_channels = positive_int("in_channels", config["in_channels"])
+        self.num_classes = positive_int("num_classes", config["num_classes"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments of this network, as JSON holds them. A copy: the network never changes with it."""
+        return copy.deepcopy(self._config)
+
+    def _check_input(self, x: torch.Tensor) -> None:
+        if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
+            sizes = {1: "length", 2: "height, width"}[self.dims]
+            raise ValueError(
+                f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
+                f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
+            )
+
+
+def check_widths(widths: Sequence[int]) -> list[int]:
+    """Channels per block, at least one block."""
+    if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
+        raise ValueError(f"widths must list the channels of each block, such as [24, 36, 48]; got {widths!r}")
+    return [positive_int(f"widths[{index}]", width) for index, width in enumerate(widths)]
+
+
+def check_dropout(dropout: float) -> float:
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ValueError(f"dropout must lie between 0 and 1, a share of the activations; got {dropout!r}")
+    return float(dropout)
+
+
+def _plain(name: str, value: object) -> Any:
+    """`value` as JSON gives it back."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be made of finite numbers, text, lists and dicts, so that it can be saved; got {value!r}"
+        ) from error

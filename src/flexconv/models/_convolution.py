@@ -1,0 +1,119 @@
+"""Which kind of convolution a network is built of: FlexConvs, CKConvs, N-Jets or plain ones."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._arguments import per_axis, unknown_name
+from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
+
+CONVOLUTIONS = ("flex", "ck", "plain")
+
+_SIZED_GENERATORS = ("njet",)  # have a size of their own: no mask; and no bias, as they were published
+
+
+class ConvolutionFactory:
+    """Makes the convolutions of a network: `make(in_channels, out_channels, kernel_size)`.
+
+    1D ones are causal, 2D ones centred; output size = ⌈input size / stride⌉.
+
+    Arguments:
+        conv: "flex" (a kernel generator under a learnable mask), "ck" (CKConv: the same without a mask, always the
+            whole grid) or "plain" (`torch.nn.Conv2d`).
+        generator: a name from `flexconv.nn.GENERATORS`. "njet" brings its own size, and takes neither mask nor bias.
+        generator_options: keyword arguments of that generator, such as {"hidden": 16} or {"omega_0": 20.0}.
+        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}.
+        algorithm: how to convolve; see `flexconv.ops`.
+
+    """
+
+    def __init__(
+        self,
+        dims: int,
+        *,
+        conv: str,
+        generator: str,
+        generator_options: Mapping[str, Any] | None,
+        mask_options: Mapping[str, Any] | None,
+        algorithm: str,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        kinds = CONVOLUTIONS if dims == 2 else CONVOLUTIONS[:2]
+        if conv not in kinds:
+            unknown_name(f"kind of {dims}D convolution", conv, kinds)
+        if generator not in GENERATORS:
+            unknown_name("generator", generator, GENERATORS)
+        self.dims, self.conv, self.generator, self.algorithm = dims, conv, generator, algorithm
+        self.generator_options = _known_options(
+            f"option of the generator {generator!r}", generator_options, GENERATORS[generator]
+        )
+        self.mask_options = _known_options("option of the mask", mask_options, GaussianMask)
+        self.masked = conv == "flex" and generator not in _SIZED_GENERATORS
+        self.tensors = {"device": device, "dtype": dtype}
+        if conv == "plain" and self.generator_options:
+            raise ValueError(f"conv='plain' has no generator to give generator_options {generator_options!r}")
+        if not self.masked and self.mask_options:
+            raise ValueError(f"{conv=} with {generator=} has no mask to give mask_options {mask_options!r}")
+
+    def __call__(
+        self, in_channels: int, out_channels: int, kernel_size: Sequence[int], *, stride: int = 1, bias: bool = True
+    ) -> nn.Module:
+        if self.conv == "plain":
+            padding = tuple(size // 2 for size in kernel_size)
+            return nn.Conv2d(
+                in_channels,
+                out_channels,
+                tuple(kernel_size),  # type: ignore[arg-type]
+                stride,
+                padding,  # type: ignore[arg-type]
+                bias=bias,
+                **self.tensors,
+            )
+        layer = FlexConv1d if self.dims == 1 else FlexConv2d
+        return layer(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            "causal" if self.dims == 1 else "same",
+            bias=self.generator not in _SIZED_GENERATORS,
+            kernel=functools.partial(GENERATORS[self.generator], **self.generator_options),
+            mask=GaussianMask(self.dims, **self.mask_options, **self.tensors) if self.masked else None,
+            algorithm=self.algorithm,
+            **self.tensors,
+        )
+
+
+def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The grid of a 2D kernel: as given, or as large as the image, one more where that is even."""
+    if kernel_size is not None:
+        sizes = per_axis("kernel_size", kernel_size, 2, minimum=1)
+        if any(size % 2 == 0 for size in sizes):
+            raise ValueError(f"kernel_size must be odd, as kernels are centred; got {kernel_size!r}")
+        return sizes
+    if image_size is None:
+        raise ValueError("kernels need a size: give image_size, from which it follows, or kernel_size")
+    return tuple(size + 1 - size % 2 for size in per_axis("image_size", image_size, 2, minimum=1))
+
+
+def _known_options(what: str, options: Mapping[str, Any] | None, target: Callable[..., Any]) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"every {what} must be given by name, in a dict; got {options!r}")
+    known = [
+        name
+        for name, parameter in inspect.signature(target).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("device", "dtype")
+    ]
+    for name in options:
+        if name not in known:
+            unknown_name(what, name, known)
+    return dict(options)

@@ -1,0 +1,230 @@
+"""Networks in a folder: `config.json` says what they are, a safetensors file beside it holds their weights.
+
+config.json is the only file that is ever replaced, and it names the weights that belong to it and their SHA-256. So
+a save that is interrupted anywhere leaves the previous network, and a damaged file is found before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from .._arguments import unknown_name
+from ..nn._conv import FlexConvNd
+from ..resolution import at_resolution
+from ._base import Model
+from ._files import write_atomically
+from ._registry import ARCHITECTURES
+
+CONFIG = "config.json"
+FORMAT = 1  # of config.json
+SHIPPED = Path(__file__).parent.parent / "weights"
+
+_WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # no way out of the folder
+_ENTRIES = {"format": int, "flexconv": str, "architecture": str, "config": dict, "resampled": list, "weights": str, "sha256": str}
+
+
+# --- saving -----------------------------------------------------------------------------------------------------------
+
+
+def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
+    """Write a network of `flexconv.models` into a folder, for `from_pretrained`. No pickle.
+
+    A network already there is replaced, at once and only when the new one is complete.
+    """
+    from .. import __version__
+
+    if type(model) not in ARCHITECTURES.values():
+        raise TypeError(
+            f"save_pretrained saves the networks of flexconv.models ({', '.join(ARCHITECTURES)}); "
+            f"got a {type(model).__name__}"
+        )
+    if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
+        raise ValueError(f"{_some(empty)} are on the meta device: there are no weights to save")
+    _refuse_what_config_does_not_say(model)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    weights = safetensors.torch.save(state, metadata={"format": "pt"})
+    digest = hashlib.sha256(weights).hexdigest()
+    entries = {
+        "format": FORMAT,
+        "flexconv": __version__,
+        "architecture": type(model).__name__,
+        "config": model.config,
+        "resampled": model.resampled,
+        "weights": f"weights-{digest[:12]}.safetensors",
+        "sha256": digest,
+    }
+    previous = _weights_named_by(folder / CONFIG)
+    weights_file = folder / entries["weights"]
+    write_atomically(weights_file, weights)
+    stale = None if previous in (None, entries["weights"]) else folder / previous
+    try:
+        write_atomically(folder / CONFIG, (json.dumps(entries, indent=2, ensure_ascii=False) + "\n").encode())
+    except BaseException:
+        if previous != entries["weights"]:
+            weights_file.unlink(missing_ok=True)
+        raise
+    if stale is not None:
+        stale.unlink(missing_ok=True)
+
+
+def _refuse_what_config_does_not_say(model: Model) -> None:
+    """A network that was changed after it was made would come back as another one."""
+    twin = _resample(ARCHITECTURES[type(model).__name__](**model.config, device="meta"), model.resampled)
+    _compare_shapes("the model", twin, model.state_dict())
+    layers = dict(model.named_modules())
+    for name, module in twin.named_modules():
+        if isinstance(module, FlexConvNd):
+            for what, ours, theirs in zip(_SETTINGS, _settings(layers[name]), _settings(module), strict=True):
+                if ours != theirs:
+                    raise ValueError(
+                        f"{what} of {name} is {ours}, but {theirs} in a model of this config: only networks as they "
+                        f"were made can be saved. Save it first, change it after loading"
+                    )
+
+
+_SETTINGS = ("the grid", "kernel_scale", "the stride", "the dilation", "the padding mode", "the mask's cropping")
+
+
+def _settings(layer: Any) -> tuple[object, ...]:
+    mask = None if layer.mask is None else (layer.mask.threshold, layer.mask.form)
+    return layer.axes, layer.kernel_scale, layer.stride, layer.dilation, layer.padding_mode, mask
+
+
+def _resample(model: Model, history: Sequence[tuple[list[float], str]]) -> Model:
+    """The model at the resolution it was brought to, step by step."""
+    for scale, crop in history:
+        model = at_resolution(model, scale, crop=crop)
+    return model
+
+
+def _weights_named_by(config: Path) -> str | None:
+    """The weights of a network that is about to be replaced; None where there is none, or none that is whole."""
+    try:
+        name = json.loads(config.read_text("utf-8"))["weights"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and _WEIGHTS.fullmatch(name) else None
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def from_pretrained(folder_or_name: str | os.PathLike[str]) -> Model:
+    """A network with its weights, in eval mode, on the CPU, in the precision it was saved in.
+
+    Either from a folder written by `save_pretrained`, or one that comes with flexconv, by its name. A name wins over
+    a folder of the same name in the current directory; "./name" is the folder.
+    """
+    folder = _find(folder_or_name)
+    file = folder / CONFIG
+    entries = _read_config(file)
+    model = _build(file, entries)
+    weights = folder / entries["weights"]
+    state = _read_weights(weights, entries["sha256"], file)
+    _compare_shapes(str(weights), model, state)
+    model.load_state_dict(state, assign=True)
+    return model.eval()
+
+
+def _find(folder_or_name: str | os.PathLike[str]) -> Path:
+    shipped = sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+    if folder_or_name in shipped:
+        return SHIPPED / str(folder_or_name)
+    folder = Path(folder_or_name)
+    if (folder / CONFIG).is_file():
+        return folder
+    if folder.is_dir():
+        raise FileNotFoundError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained")
+    if isinstance(folder_or_name, str) and folder.name == folder_or_name and shipped:
+        unknown_name("pretrained network (nor is there a folder)", folder_or_name, shipped)
+    raise FileNotFoundError(f"there is no folder {folder}, and no pretrained network of that name")
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(file.read_text("utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not JSON, so it is damaged: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{file} must hold a JSON object; it holds {type(entries).__name__}")
+    if entries.get("format") != FORMAT:
+        raise ValueError(
+            f"{file}: format is {entries.get('format')!r}, written by flexconv {entries.get('flexconv', 'unknown')}; "
+            f"this version reads format {FORMAT}"
+        )
+    for name, kind in _ENTRIES.items():
+        if not isinstance(entries.get(name), kind):
+            raise ValueError(f"{file}: {name} must be of type {kind.__name__}; it is {entries.get(name)!r}")
+    if not _WEIGHTS.fullmatch(entries["weights"]):
+        raise ValueError(
+            f"{file}: weights must name a safetensors file in the same folder; it is {entries['weights']!r}"
+        )
+    return entries
+
+
+def _build(file: Path, entries: Mapping[str, Any]) -> Model:
+    """The network without weights: nothing is drawn, no memory is taken."""
+    try:
+        kind = ARCHITECTURES.get(entries["architecture"]) or unknown_name(
+            "architecture", entries["architecture"], ARCHITECTURES
+        )
+        known = inspect.signature(kind).parameters.keys() - {"device", "dtype"}
+        for name in entries["config"]:
+            if name not in known:
+                unknown_name(f"argument of {entries['architecture']}, config", name, known)
+        return _resample(kind(**entries["config"], device="meta"), entries["resampled"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
+
+
+def _read_weights(file: Path, digest: str, config: Path) -> dict[str, torch.Tensor]:
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{file} is missing, which {config} names as its weights") from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(
+            f"{file} is damaged or belongs to another model: its SHA-256 is not the one in {config} "
+            f"({len(content)} bytes read)"
+        )
+    try:
+        return safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{file} is not a safetensors file: {error}") from error
+
+
+def _compare_shapes(where: str, model: Model, state: Mapping[str, torch.Tensor]) -> None:
+    expected = model.state_dict()
+    missing, surplus = expected.keys() - state.keys(), state.keys() - expected.keys()
+    if missing or surplus:
+        parts = [
+            (f"lacks {_some(missing)}", missing),
+            (f"has {_some(surplus)}, which belong to no part of it", surplus),
+        ]
+        raise ValueError(f"{where} does not fit its config: it {' and '.join(text for text, names in parts if names)}")
+    for name, tensor in expected.items():
+        if tensor.shape != state[name].shape:
+            raise ValueError(
+                f"{where} does not fit its config: {name} has shape {tuple(state[name].shape)}, "
+                f"where its config makes {tuple(tensor.shape)}"
+            )
+        if tensor.is_floating_point() != state[name].is_floating_point():
+            raise ValueError(f"{where} does not fit its config: {name} is {state[name].dtype}, not {tensor.dtype}")
+
+
+def _some(names: Collection[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -1,0 +1,137 @@
+"""FlexNet: a residual network for images without pooling or stride; FlexConvs learn how far each layer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ._base import Model, check_dropout, check_widths
+from ._convolution import ConvolutionFactory, centred_grid
+from ._norm import make_norm
+
+
+class FlexNet(Model):
+    """[batch, in_channels, height, width] → logits [batch, num_classes].
+
+        x ─► conv ─► norm ─► ReLU ─► block ─► … ─► block ─► mean over positions ─► linear ─► logits
+
+        block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► + ─► ReLU ─►
+                   └─────────────────── identity, or 1×1 conv ────────────────┘
+
+    The 1×1 convolution stands where a block changes the number of channels. Every feature map has the size of the
+    image, and any image size will do, whatever the kernels were made for. With conv="ck" this is the CKCNN.
+
+    Arguments:
+        in_channels, num_classes: of the images, and of the answer.
+        image_size: height and width (or one number for both) that kernels may grow to: their grid has as many taps,
+            one more where that is even, so that 32 gives 33.
+        kernel_size: the grid itself, in place of image_size; odd.
+        widths: channels of each block; the first conv has as many as the first block.
+        conv: "flex", "ck" (no mask: CKConv) or "plain" (`torch.nn.Conv2d`).
+        generator: of the kernels; a name from `flexconv.nn.GENERATORS`. "njet" needs no mask and has none.
+        generator_options: keyword arguments of the generator.
+        mask_options: keyword arguments of `flexconv.GaussianMask`.
+        norm: "batch", or "layer": over channels and positions of each image.
+        dropout: share of single activations dropped in each block.
+        algorithm: how to convolve; see `flexconv.ops`.
+
+    """
+
+    dims = 2
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        image_size: int | Sequence[int] | None = None,
+        kernel_size: int | Sequence[int] | None = None,
+        widths: Sequence[int] = (24, 24, 36, 36, 36, 48, 48),
+        conv: str = "flex",
+        generator: str = "magnet",
+        generator_options: Mapping[str, Any] | None = None,
+        mask_options: Mapping[str, Any] | None = None,
+        norm: str = "batch",
+        dropout: float = 0.2,
+        algorithm: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                "image_size": image_size,
+                "kernel_size": kernel_size,
+                "widths": check_widths(widths),
+                "conv": conv,
+                "generator": generator,
+                "generator_options": dict(generator_options or {}),
+                "mask_options": dict(mask_options or {}),
+                "norm": norm,
+                "dropout": check_dropout(dropout),
+                "algorithm": algorithm,
+            }
+        )
+        make_conv = ConvolutionFactory(
+            2,
+            conv=conv,
+            generator=generator,
+            generator_options=generator_options,
+            mask_options=mask_options,
+            algorithm=algorithm,
+            device=device,
+            dtype=dtype,
+        )
+        grid = centred_grid(kernel_size, image_size)
+        tensors = {"device": device, "dtype": dtype}
+        self.stem = make_conv(in_channels, widths[0], grid)
+        self.stem_norm = make_norm(norm, 2, widths[0], **tensors)
+        self.blocks = nn.ModuleList(
+            FlexNetBlock(inputs, outputs, grid, make_conv, norm=norm, dropout=dropout)
+            for inputs, outputs in zip([widths[0], *widths], widths, strict=False)
+        )
+        self.head = nn.Linear(widths[-1], num_classes, **tensors)
+        nn.init.kaiming_normal_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._check_input(x)
+        x = F.relu(self.stem_norm(self.stem(x)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+
+class FlexNetBlock(nn.Module):
+    """Two convolutions beside a shortcut; see `FlexNet`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        grid: Sequence[int],
+        make_conv: ConvolutionFactory,
+        *,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.conv1 = make_conv(in_channels, out_channels, grid)
+        self.norm1 = make_norm(norm, 2, out_channels, **make_conv.tensors)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = make_conv(out_channels, out_channels, grid)
+        self.norm2 = make_norm(norm, 2, out_channels, **make_conv.tensors)
+        self.shortcut = (
+            nn.Identity()
+            if in_channels == out_channels
+            else nn.Conv2d(in_channels, out_channels, 1, **make_conv.tensors)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.dropout(F.relu(self.norm1(self.conv1(x))))
+        return F.relu(self.norm2(self.conv2(h)) + self.shortcut(x))

@@ -1,0 +1,185 @@
+"""FlexTCN: a causal residual network for sequences; FlexConvs learn how far back each layer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .._arguments import positive_int, unknown_name
+from ..nn._lengths import check_lengths, hide_padding
+from ._base import Model, check_dropout, check_widths
+from ._convolution import ConvolutionFactory
+from ._norm import make_norm, normalise
+
+READOUTS = ("last", "mean", "every")
+
+
+class FlexTCN(Model):
+    """[batch, in_channels, length] → logits [batch, num_classes].
+
+        x ─► block ─► … ─► block ─► last time step ─► linear ─► logits
+
+        block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► ReLU ─► dropout ─► + ─► ReLU ─►
+                   └────────────────────────── identity, or 1×1 conv ────────────────────────────┘
+
+    The 1×1 convolution stands where a block changes the number of channels. In eval mode with norm="batch" every
+    layer looks back only, so that `flexconv.Streaming(model)` runs it on a stream. With conv="ck" this is the CKTCN.
+
+    Arguments:
+        in_channels, num_classes: of the sequences, and of the answer.
+        length: of the sequences, and so the most steps a kernel can look back. Others, shorter or longer, may come.
+        kernel_size: the grid itself, in place of length.
+        widths: channels of each block.
+        conv: "flex" or "ck" (no mask: CKConv).
+        generator, generator_options, mask_options, algorithm: as in `FlexNet`.
+        norm: "batch", or "layer": over channels and time of each sequence.
+        dropout: share of single activations dropped, twice in each block.
+        readout: "last" time step, "mean" over time, or "every" step: logits [batch, num_classes, length].
+
+    """
+
+    dims = 1
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        length: int | None = None,
+        kernel_size: int | None = None,
+        widths: Sequence[int] = (30, 30, 30, 30, 30, 30),
+        conv: str = "flex",
+        generator: str = "magnet",
+        generator_options: Mapping[str, Any] | None = None,
+        mask_options: Mapping[str, Any] | None = None,
+        norm: str = "batch",
+        dropout: float = 0.1,
+        readout: str = "last",
+        algorithm: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                "length": length,
+                "kernel_size": kernel_size,
+                "widths": check_widths(widths),
+                "conv": conv,
+                "generator": generator,
+                "generator_options": dict(generator_options or {}),
+                "mask_options": dict(mask_options or {}),
+                "norm": norm,
+                "dropout": check_dropout(dropout),
+                "readout": readout,
+                "algorithm": algorithm,
+            }
+        )
+        if readout not in READOUTS:
+            unknown_name("readout", readout, READOUTS)
+        self.readout = readout
+        make_conv = ConvolutionFactory(
+            1,
+            conv=conv,
+            generator=generator,
+            generator_options=generator_options,
+            mask_options=mask_options,
+            algorithm=algorithm,
+            device=device,
+            dtype=dtype,
+        )
+        grid = _causal_grid(kernel_size, length)
+        self.blocks = nn.ModuleList(
+            FlexTCNBlock(inputs, outputs, grid, make_conv, norm=norm, dropout=dropout)
+            for inputs, outputs in zip([in_channels, *widths], widths, strict=False)
+        )
+        self.head = nn.Linear(widths[-1], num_classes, device=device, dtype=dtype)
+        nn.init.normal_(self.head.weight, std=0.01)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+        """Logits. `lengths` [batch], for sequences padded to a common length: what stands behind an end is not seen.
+
+        In eval mode row b equals the result for x[b, :, :lengths[b]] alone; with readout="every" it is 0 behind its
+        end. In training mode, too, batch statistics are those of the sequences without their padding.
+        """
+        self._check_input(x)
+        if lengths is not None:
+            lengths = self._check_lengths(lengths, x)
+            x = hide_padding(x, lengths)
+        elif x.shape[-1] == 0 and self.readout != "every":
+            raise ValueError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
+        for block in self.blocks:
+            x = block(x, lengths)
+        if self.readout == "every":
+            y = self.head(x.transpose(1, 2)).transpose(1, 2)
+            return y if lengths is None else hide_padding(y, lengths)
+        return self.head(_last(x, lengths) if self.readout == "last" else _mean(x, lengths))
+
+    def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
+        checked = check_lengths(lengths, x)
+        if self.readout != "every" and not torch.compiler.is_compiling() and checked.numel():
+            shortest = int(torch.as_tensor(lengths).min())
+            if shortest < 1:
+                raise ValueError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
+        return checked.to(torch.int64)  # short integers would overflow
+
+
+class FlexTCNBlock(nn.Module):
+    """Two causal convolutions beside a shortcut; see `FlexTCN`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        grid: Sequence[int],
+        make_conv: ConvolutionFactory,
+        *,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.conv1 = make_conv(in_channels, out_channels, grid)
+        self.norm1 = make_norm(norm, 1, out_channels, **make_conv.tensors)
+        self.conv2 = make_conv(out_channels, out_channels, grid)
+        self.norm2 = make_norm(norm, 1, out_channels, **make_conv.tensors)
+        self.dropout = nn.Dropout(dropout)
+        self.shortcut = (
+            nn.Identity()
+            if in_channels == out_channels
+            else nn.Conv1d(in_channels, out_channels, 1, **make_conv.tensors)
+        )
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), lengths)))
+        h = self.dropout(F.relu(normalise(self.norm2, self.conv2(h), lengths)))
+        return F.relu(h + self.shortcut(x))
+
+
+def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:
+    if kernel_size is not None:
+        return (positive_int("kernel_size", kernel_size),)
+    if length is None:
+        raise ValueError("kernels need a size: give length, from which it follows, or kernel_size")
+    return (positive_int("length", length),)
+
+
+def _last(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The last time step of each sequence: x [batch, channels, length] → [batch, channels]."""
+    if lengths is None:
+        return x[..., -1]
+    index = (lengths - 1)[:, None, None].expand(-1, x.shape[1], 1)
+    return x.gather(2, index).squeeze(2)
+
+
+def _mean(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The mean over time of each sequence: x [batch, channels, length] → [batch, channels]."""
+    if lengths is None:
+        return x.mean(-1)
+    wide = hide_padding(x, lengths).to(torch.promote_types(x.dtype, torch.float32))  # float16 ends at 65504
+    return (wide.sum(-1) / lengths[:, None]).to(x.dtype)

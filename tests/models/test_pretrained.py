@@ -1,0 +1,357 @@
+"""Networks in folders: they come back as they were, or an error says which file and which key is wrong."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import hashlib
+import json
+import os
+import re
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import flexconv
+from flexconv.models import _pretrained, create_model, from_pretrained, list_models, save_pretrained
+
+from .test_registry import inputs, small
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A saved network."""
+    save_pretrained(small("flexnet3"), tmp_path / "net")
+    return tmp_path / "net"
+
+
+def entries(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def change(folder, **changes):
+    (folder / "config.json").write_text(json.dumps(entries(folder) | changes))
+
+
+def change_weights(folder, edit):
+    """Put other tensors under the same config, with a checksum that is right."""
+    file = folder / entries(folder)["weights"]
+    state = safetensors.torch.load_file(file)
+    edit(state)
+    content = safetensors.torch.save(state)
+    file.write_bytes(content)
+    change(folder, sha256=hashlib.sha256(content).hexdigest())
+
+
+# --- there and back ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_network_comes_back(name, tmp_path):
+    model, x = small(name), inputs(name)
+    with torch.no_grad():
+        model.train()(x)  # running statistics
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    save_pretrained(model, tmp_path / "some" / "where")
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    loaded = from_pretrained(tmp_path / "some" / "where")
+    assert torch.equal(torch.get_rng_state(), before)  # nothing is drawn only to be overwritten
+    assert type(loaded) is type(model)
+    assert loaded.config == model.config
+    assert not loaded.training
+    assert torch.equal(loaded(x), model.eval()(x))
+    assert all(p.requires_grad for p in loaded.parameters())
+
+
+@pytest.mark.parametrize("generator", flexconv.nn.GENERATORS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_every_generator_and_precision_comes_back(generator, dtype, tmp_path):
+    model = small("flextcn2", generator=generator, dtype=dtype, readout="mean").eval()
+    save_pretrained(model, tmp_path)
+    loaded, x = from_pretrained(tmp_path), inputs("flextcn2").to(dtype)
+    assert {p.dtype for p in loaded.parameters()} == {dtype}
+    assert torch.equal(loaded(x), model(x))
+
+
+def test_a_loaded_network_trains_copies_and_saves_again(folder, tmp_path):
+    model, x = from_pretrained(str(folder)), inputs("flexnet3")
+    optimizer = torch.optim.Adam(model.parameters())
+    before = copy.deepcopy(model)(x)
+    model.train()(x).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.eval()(x), before)
+    save_pretrained(model, folder)
+    assert torch.equal(from_pretrained(folder)(x), model(x))
+    assert flexconv.refresh_extents(model).keys() == flexconv.refresh_extents(from_pretrained(folder)).keys()
+
+
+def test_the_folder_holds_two_files_and_no_pickle(folder):
+    model = from_pretrained(folder)
+    save_pretrained(model, folder)
+    with torch.no_grad():
+        model.head.bias.add_(1)
+    save_pretrained(model, folder)
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"config.json", entries(folder)["weights"]}
+    assert entries(folder)["flexconv"] == flexconv.__version__
+    assert safetensors.torch.load_file(folder / entries(folder)["weights"]).keys() == model.state_dict().keys()
+
+
+def test_compat_networks_can_be_saved(golden, tmp_path):
+    file = golden("net_flexnet3")
+    model = flexconv.compat.from_authors(file.state, kernel_size=9)
+    save_pretrained(model, tmp_path)
+    assert torch.equal(from_pretrained(tmp_path)(file["in/x"]), model(file["in/x"]))
+
+
+def test_options_added_later_take_their_defaults(folder):
+    config = entries(folder)["config"]
+    del config["dropout"], config["algorithm"]
+    change(folder, config=config)
+    assert from_pretrained(folder).config["dropout"] == 0.2
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "call"), [("fsync", 1), ("fsync", 3), ("replace", 1), ("replace", 2)], ids=lambda value: str(value)
+)
+def test_a_save_that_fails_leaves_the_previous_network(folder, monkeypatch, function, call):
+    """Disk full at the write of the weights or the config (the 2nd fsync is of the folder), or at their renames."""
+    x = inputs("flexnet3")
+    before, files = from_pretrained(folder)(x), sorted(folder.iterdir())
+    owner = os if function == "fsync" else type(folder)
+    original = getattr(owner, function)
+    calls = []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, function, full)
+    with pytest.raises(OSError, match="No space left"):
+        save_pretrained(small("flexnet3"), folder)
+    monkeypatch.undo()
+    assert torch.equal(from_pretrained(folder)(x), before)
+    assert sorted(folder.iterdir()) == files
+
+
+def test_a_kill_between_the_two_files_leaves_the_previous_network(folder):
+    x = inputs("flexnet3")
+    before = from_pretrained(folder)(x)
+    (folder / "weights-000000000000.safetensors").write_bytes(b"written, but named by no config yet")
+    assert torch.equal(from_pretrained(folder)(x), before)
+
+
+def test_a_first_save_that_fails_leaves_nothing_to_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(tmp_path), "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
+    with pytest.raises(OSError, match="no"):
+        save_pretrained(small("flexnet3"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    root = tmp_path / "package"
+    for name in ("flexnet7-cifar10", "flextcn2-characters"):
+        save_pretrained(small(name.split("-")[0]), root / name)
+    (root / "not-a-network").mkdir()
+    monkeypatch.setattr(_pretrained, "SHIPPED", root)
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def test_shipped_networks_are_found_by_name(shipped):
+    assert from_pretrained("flextcn2-characters").config["length"] == 16
+    assert from_pretrained("flexnet7-cifar10").config["image_size"] == 8
+
+
+def test_a_shipped_name_wins_over_a_folder_in_the_way(shipped, tmp_path):
+    save_pretrained(small("cktcn2"), tmp_path / "flexnet7-cifar10")
+    assert from_pretrained("flexnet7-cifar10").config["generator"] == "magnet"
+    assert from_pretrained("./flexnet7-cifar10").config["generator"] == "siren"
+    save_pretrained(small("cktcn2"), "mine")
+    assert from_pretrained("mine").config["generator"] == "siren"
+
+
+def test_an_unknown_name_gets_the_nearest(shipped):
+    with pytest.raises(ValueError, match=r"'flexnet7-cifar'.*'flextcn2-characters'; did you mean 'flexnet7-cifar10'\?"):
+        from_pretrained("flexnet7-cifar")
+
+
+@pytest.mark.parametrize("path", ["no/such/folder", "./flexnet7", "/nowhere"])
+def test_a_folder_that_is_not_there_is_named(shipped, path):
+    with pytest.raises(FileNotFoundError, match=re.escape(os.path.normpath(path))):
+        from_pretrained(path)
+
+
+def test_without_shipped_networks_a_name_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(_pretrained, "SHIPPED", tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no folder flexnet7-cifar10, and no pretrained network"):
+        from_pretrained("flexnet7-cifar10")
+
+
+def test_a_folder_without_a_network_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"{re.escape(str(tmp_path))} holds no config.json"):
+        from_pretrained(tmp_path)
+
+
+# --- damaged ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
+def test_truncated_weights_are_refused(folder, share):
+    file = folder / entries(folder)["weights"]
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ValueError, match=rf"{re.escape(file.name)} is damaged.*SHA-256"):
+        from_pretrained(folder)
+
+
+def test_a_flipped_bit_is_found(folder):
+    file = folder / entries(folder)["weights"]
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{re.escape(file.name)} is damaged"):
+        from_pretrained(folder)
+
+
+def test_what_is_no_safetensors_file_is_refused(folder):
+    content = b"a pickle, perhaps"
+    file = folder / entries(folder)["weights"]
+    file.write_bytes(content)
+    change(folder, sha256=hashlib.sha256(content).hexdigest())
+    with pytest.raises(ValueError, match=rf"{re.escape(file.name)} is not a safetensors file"):
+        from_pretrained(folder)
+
+
+def test_missing_weights_are_named(folder):
+    (folder / entries(folder)["weights"]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"weights-\w+\.safetensors is missing, which .*config\.json names"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda s: s.pop("head.bias"), r"safetensors does not fit its config: it lacks head\.bias"),
+        (lambda s: s.update(more=torch.ones(1)), "it has more, which belong to no part of it"),
+        (
+            lambda s: s.update({"head.bias": torch.ones(9)}),
+            r"head\.bias has shape \(9,\), where its config makes \(10,\)",
+        ),
+        (lambda s: s.update({"head.bias": torch.ones(10, dtype=torch.int64)}), r"head\.bias is torch\.int64"),
+    ],
+)
+def test_weights_of_another_network_are_refused(folder, edit, message):
+    change_weights(folder, edit)
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2, "flexconv": "9.0"}, "format is 2, written by flexconv 9.0; this version reads format 1"),
+        ({"format": None}, "format is None"),
+        ({"architecture": "FlexNed"}, "unknown architecture 'FlexNed'.*did you mean 'FlexNet'"),
+        ({"architecture": 3}, "architecture must be of type str; it is 3"),
+        ({"config": [1]}, r"config must be of type dict; it is \[1\]"),
+        ({"sha256": None}, "sha256 must be of type str; it is None"),
+        ({"weights": "../other/weights.safetensors"}, "weights must name a safetensors file in the same folder"),
+        ({"weights": ""}, "weights must name a safetensors file in the same folder"),
+        ({"weights": "model.pt"}, "weights must name a safetensors file in the same folder; it is 'model.pt'"),
+    ],
+)
+def test_other_configs_are_refused_by_file_and_key(folder, changes, message):
+    change(folder, **changes)
+    with pytest.raises(ValueError, match=rf"config\.json.*{message}"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"widhts": [1]}, "unknown argument of FlexNet, config 'widhts'.*did you mean 'widths'"),
+        ({"device": "cuda"}, "unknown argument of FlexNet, config 'device'"),
+        ({"generator": "sirn"}, "unknown generator 'sirn'"),
+        ({"widths": "many"}, "widths must list"),
+        ({"in_channels": None}, "in_channels must be an int"),
+    ],
+)
+def test_other_arguments_are_refused_by_file_and_key(folder, changes, message):
+    change(folder, config=entries(folder)["config"] | changes)
+    with pytest.raises(ValueError, match=rf"config\.json \(written by flexconv [\d.]+\): .*{message}"):
+        from_pretrained(folder)
+
+
+def test_a_missing_argument_is_named(folder):
+    config = entries(folder)["config"]
+    del config["num_classes"]
+    change(folder, config=config)
+    with pytest.raises(ValueError, match=r"config\.json.*'num_classes'"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_config_that_is_no_json_object_is_refused(folder, content):
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.json (is not JSON|must hold a JSON object)"):
+        from_pretrained(folder)
+    save_pretrained(small("flexnet3"), folder)  # and does not stand in the way of another network
+    from_pretrained(folder)
+
+
+# --- networks that cannot be saved ------------------------------------------------------------------------------------
+
+
+def test_other_modules_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"flexconv\.models \(FlexNet, FlexTCN, CIFARResNet\); got a Linear"):
+        save_pretrained(nn.Linear(2, 2), tmp_path)
+
+
+def test_networks_that_were_changed_are_refused(tmp_path):
+    """They would come back as others."""
+    model = small("flexnet3")
+    model.blocks[1].conv2.kernel_scale = 0.25
+    with pytest.raises(ValueError, match=r"kernel_scale of blocks\.1\.conv2 is 0\.25, but 1\.0 in a model of this"):
+        save_pretrained(model, tmp_path)
+    model = small("flexnet3")
+    model.stem = flexconv.FlexConv2d(3, 4, 17)
+    with pytest.raises(ValueError, match=r"the grid of stem is .*size=17.*, but .*size=9"):
+        save_pretrained(model, tmp_path)
+    model = small("flexnet3")
+    model.head = nn.Linear(6, 3)
+    with pytest.raises(ValueError, match=r"the model does not fit its config: head\.weight has shape \(3, 6\)"):
+        save_pretrained(model, tmp_path)
+    model = small("flexnet3")
+    model.stem = nn.Conv2d(3, 4, 3)
+    with pytest.raises(ValueError, match=r"the model does not fit its config: it lacks stem\.generator.* more and has"):
+        save_pretrained(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_networks_at_another_resolution_are_refused(folder, tmp_path):
+    """Their own resolution is what is saved; another one is a matter of a line after loading."""
+    model = flexconv.at_resolution(from_pretrained(folder), 2)
+    with pytest.raises(ValueError, match=r"the grid of stem is .*Save it first, change it after loading"):
+        save_pretrained(model, tmp_path / "other")
+    with pytest.raises(ValueError, match="does not fit its config"):
+        save_pretrained(flexconv.materialize(from_pretrained(folder)), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_networks_without_weights_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="meta device"):
+        save_pretrained(create_model("flexnet3", in_channels=1, num_classes=2, image_size=9, device="meta"), tmp_path)
