@@ -5,7 +5,8 @@
     layer.extent                                    # (5, 5)
 
 `flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions,
-`flexconv.models` the paper's networks, `flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution` how to run a model at another one.
+`flexconv.models` the paper's networks, `flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution`
+how to run a model at another resolution. `flexconv.data`, `flexconv.train` and `flexconv.viz` need extras.
 """
 
 from . import compat as compat

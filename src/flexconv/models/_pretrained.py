@@ -31,7 +31,15 @@ FORMAT = 1  # of config.json
 SHIPPED = Path(__file__).parent.parent / "weights"
 
 _WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # no way out of the folder
-_ENTRIES = {"format": int, "flexconv": str, "architecture": str, "config": dict, "resampled": list, "weights": str, "sha256": str}
+_ENTRIES = {
+    "format": int,
+    "flexconv": str,
+    "architecture": str,
+    "config": dict,
+    "resampled": list,
+    "weights": str,
+    "sha256": str,
+}
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

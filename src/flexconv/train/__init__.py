@@ -1,0 +1,60 @@
+"""Training: recipes, runs that can be killed and resumed, evaluation.
+
+from flexconv.train import load_recipe, train
+results = train(load_recipe("digits"), "runs/digits")
+"""
+
+try:
+    import lightning.fabric as _fabric  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'flexconv.train needs lightning and a few more packages: pip install "flexconv[train]"'
+    ) from error
+
+from ._read import build_recipe, list_recipes, load_recipe
+from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from .evaluate import Score, evaluate
+from .folder import RunError, RunFolder
+from .loop import DivergedError, Interrupted, Trainer
+from .recipe import (
+    AliasRecipe,
+    CrossResolutionRecipe,
+    DataRecipe,
+    FitRecipe,
+    ModelRecipe,
+    OptimRecipe,
+    Recipe,
+    ScheduleRecipe,
+)
+from .run import build_model, default_folder, fit_classifier, load_data, make_fabric, resume, train
+
+__all__ = [
+    "AliasRecipe",
+    "CheckpointError",
+    "CrossResolutionRecipe",
+    "DataRecipe",
+    "DivergedError",
+    "FitRecipe",
+    "Interrupted",
+    "ModelRecipe",
+    "OptimRecipe",
+    "Recipe",
+    "RunError",
+    "RunFolder",
+    "ScheduleRecipe",
+    "Score",
+    "Trainer",
+    "build_model",
+    "build_recipe",
+    "default_folder",
+    "evaluate",
+    "fit_classifier",
+    "list_recipes",
+    "load_checkpoint",
+    "load_data",
+    "load_recipe",
+    "make_fabric",
+    "resume",
+    "save_checkpoint",
+    "train",
+]

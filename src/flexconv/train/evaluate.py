@@ -1,0 +1,48 @@
+"""How good a model is on a part of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..data import Batch, DeviceBatches
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean cross-entropy and share of right answers over `count` samples."""
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Logits [batch, classes]; padded series come with their lengths."""
+    inputs, _, lengths = batch
+    return model(inputs) if lengths is None else model(inputs, lengths)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
+    """Score a model in eval mode; its own mode comes back. With several processes each counts its share."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    totals = torch.zeros(3, dtype=torch.float64, device=batches.device)
+    for batch in batches:
+        labels = batch[1]
+        if not len(labels):
+            continue
+        logits = forward(model, batch).float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        right = (logits.argmax(1) == labels).sum()
+        totals += torch.stack([loss.double(), right.double(), torch.tensor(float(len(labels)))]).to(totals)
+    for module, mode in training:
+        module.training = mode
+    if batches.world_size > 1:
+        torch.distributed.all_reduce(totals)
+    loss, right, count = totals.tolist()
+    return Score(loss / count, right / count, int(count))

@@ -1,0 +1,111 @@
+"""The folder of a run: what it is called inside, and that only one process writes to it.
+
+recipe.yaml         the whole recipe, defaults written out
+metrics.jsonl       a line per epoch
+events.*            the same for TensorBoard
+checkpoints/        the last two, for `flexconv train --resume`
+weights/            the finished network, for `flexconv.models.from_pretrained`
+results.json        what came out; written last, so a run that has it is complete
+plots/              curves, learned sizes, masks, kernels
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ._read import _yaml, build_recipe, plain
+from .recipe import AnyRecipe
+
+
+class RunError(RuntimeError):
+    """A run folder that cannot be used as asked."""
+
+
+class RunFolder:
+    """Paths and files of one run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.weights = self.path / "weights"
+        self.plots = self.path / "plots"
+        self.metrics = self.path / "metrics.jsonl"
+        self.results = self.path / "results.json"
+        self._recipe = self.path / "recipe.yaml"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was ever started here."""
+        return self._recipe.is_file()
+
+    @property
+    def finished(self) -> bool:
+        return self.results.is_file()
+
+    def write_recipe(self, recipe: AnyRecipe) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._recipe, _yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True))
+
+    def read_recipe(self) -> AnyRecipe:
+        if not self.exists:
+            raise RunError(f"{self.path} is no run: it has no {self._recipe.name}")
+        return build_recipe(_yaml().safe_load(self._recipe.read_text("utf-8")))
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        write_atomically(self.results, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+    def read_results(self) -> dict[str, Any]:
+        if not self.finished:
+            raise RunError(f"{self.path} has no results yet: the run is not finished")
+        return json.loads(self.results.read_text("utf-8"))
+
+    def append_metrics(self, record: Mapping[str, Any]) -> int:
+        """Add a line; returns the size of the file, which is where a resumed run cuts it off."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return self.metrics.stat().st_size
+
+    def cut_metrics(self, size: int) -> None:
+        """Drop what was written after a checkpoint."""
+        if self.metrics.is_file() and self.metrics.stat().st_size > size:
+            os.truncate(self.metrics, size)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics.is_file():
+            return []
+        lines = self.metrics.read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; the system lets go of it when the process ends, however that happens."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"another process is training in {self.path}: choose another folder, or wait") from None
+            yield
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole text or the old file, never something between."""
+    partial = path.with_name(f".{path.name}.part")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _lists(value: Any) -> Any:
+    """Tuples as lists, which is what YAML has."""
+    if isinstance(value, Mapping):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

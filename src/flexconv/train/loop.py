@@ -1,0 +1,300 @@
+"""The training loop: steps, epochs, and the state between two steps that a run can be picked up from.
+
+Everything random in a step follows from (seed, step, rank): order and augmentation of the data from the seed and the
+epoch, dropout from a seed set before every step. So there is no random state to save, and a run that is resumed at any
+step goes on exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.fabric import Fabric
+from torch import nn
+
+from ..data import Batch, DataSplits, DeviceBatches
+from ..nn import refresh_extents
+from ..spectrum import alias_penalty
+from .checkpoint import CheckpointError, checkpoints, load_latest, save_checkpoint
+from .display import Display
+from .evaluate import Score, evaluate, forward
+from .folder import RunFolder
+from .optim import Schedule, kernel_norm, make_optimizer
+from .recipe import Recipe
+
+SHOW_SECONDS = 0.5  # between updates of the display, each of which waits for the device
+
+
+class Interrupted(Exception):  # noqa: N818  (it is no error)
+    """The user or the system asked the run to stop; it can be resumed."""
+
+
+class DivergedError(RuntimeError):
+    """The loss is not a finite number any more."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands between two steps."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # next one of the epoch
+    loss_sum: float = 0.0  # over the samples of this epoch that this process has seen
+    right: float = 0.0
+    seen: int = 0
+    seconds: float = 0.0  # of training, all sessions together
+    epoch_began: float = 0.0  # in these seconds
+    metrics_bytes: int = 0
+    best: dict[str, float] = field(default_factory=dict)  # epoch and score of the selected weights
+
+
+class Trainer:
+    """Trains one model by a recipe, in a run folder.
+
+    Arguments:
+        model: on any device; Fabric moves it.
+        data: its training part is trained on; its validation part, where there is one, selects the epoch.
+        fabric: launched.
+        display: what the user sees; the same on every process, silent on all but the first.
+
+    """
+
+    def __init__(
+        self, model: nn.Module, data: DataSplits, recipe: Recipe, folder: RunFolder, fabric: Fabric, display: Display
+    ) -> None:
+        self.recipe, self.folder, self.fabric, self.display = recipe, folder, fabric, display
+        self.model = model
+        self.train_batches = self._batches(data, "train")
+        self.validation_batches = None if data.validation is None else self._batches(data, "validation")
+        optimizer = make_optimizer(model, recipe.optim)
+        self.forward_model, self.optimizer = fabric.setup(model, optimizer)
+        self.schedule = Schedule(recipe.schedule, steps_per_epoch=len(self.train_batches), epochs=recipe.epochs)
+        self.progress = Progress()
+        self.best_state: dict[str, torch.Tensor] | None = None
+        self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
+        self._writer: Any = None
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the end, from the newest checkpoint where there is one. Leaves the selected weights in the model."""
+        self._resume()
+        self._session_began = self._saved_at = self._shown_at = time.monotonic()
+        self._seconds_before = self.progress.seconds
+        with self._stop_on_signal() as stop_asked, self.display:
+            while self.progress.epoch < self.recipe.epochs:
+                self._epoch(stop_asked)
+        if self.best_state is not None:
+            self.model.load_state_dict(self.best_state)
+
+    def _epoch(self, stop_asked: Callable[[], str | None]) -> None:
+        progress = self.progress
+        self._sums.copy_(torch.tensor([progress.loss_sum, progress.right, -1.0]))
+        self.forward_model.train()
+        for batch in self.train_batches.iterate(epoch=progress.epoch, start=progress.batch):
+            self._step(batch)
+            if self.fabric.device.type == "cpu" or time.monotonic() - self._shown_at > SHOW_SECONDS:
+                self._look()
+            if time.monotonic() - self._saved_at > self.recipe.checkpoint_seconds:
+                self._save()
+            if reason := stop_asked():
+                self._save()
+                raise Interrupted(reason)
+        self._look()
+        self._finish_epoch()
+
+    def _step(self, batch: Batch) -> None:
+        progress, recipe = self.progress, self.recipe
+        torch.manual_seed(step_seed(recipe.seed, progress.step, self.fabric.global_rank))
+        self.schedule.apply(self.optimizer, progress.step)
+        count = self.train_batches.global_size(progress.batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        logits = forward(self.forward_model, batch).float()
+        losses = F.cross_entropy(logits, batch[1], reduction="none", label_smoothing=recipe.label_smoothing)
+        # processes average their gradients, whatever share of the batch each has
+        loss = losses.sum() * (self.fabric.world_size / count) + self._penalties()
+        self.fabric.backward(loss)
+        if recipe.optim.clip is not None:
+            self.fabric.clip_gradients(self.forward_model, self.optimizer, max_norm=recipe.optim.clip)
+        self.optimizer.step()
+        with torch.no_grad():
+            bad = torch.where(loss.isfinite() | (self._sums[2] >= 0), self._sums[2], float(progress.step))
+            right = (logits.argmax(1) == batch[1]).sum()
+            self._sums[:2] += torch.stack([losses.sum().double(), right.double()])
+            self._sums[2] = bad
+        progress.step, progress.batch, progress.seen = (
+            progress.step + 1,
+            progress.batch + 1,
+            progress.seen + len(losses),
+        )
+        if self.fabric.device.type != "cpu":
+            refresh_extents(self.model)  # one copy to the host for all layers, instead of one each
+
+    def _penalties(self) -> torch.Tensor | float:
+        total: torch.Tensor | float = 0.0
+        if self.recipe.optim.kernel_norm:
+            total = total + self.recipe.optim.kernel_norm * kernel_norm(self.model)
+        if self.recipe.alias is not None:
+            total = total + alias_penalty(self.model, **asdict(self.recipe.alias))
+        return total
+
+    def _look(self) -> None:
+        """Read what the device has summed up; stop if the loss has gone."""
+        loss_sum, right, bad_step = self._sums.tolist()
+        if bad_step >= 0 or not math.isfinite(loss_sum):
+            raise self._diverged(int(bad_step) if bad_step >= 0 else self.progress.step)
+        progress = self.progress
+        progress.loss_sum, progress.right = loss_sum, right
+        progress.seconds = self._seconds_before + time.monotonic() - self._session_began
+        if time.monotonic() - self._shown_at > SHOW_SECONDS:
+            self._shown_at = time.monotonic()
+            seen, sizes = max(progress.seen, 1), refresh_extents(self.model)
+            self.display.step(progress.step, loss=loss_sum / seen, accuracy=right / seen, sizes=sizes)
+
+    def _diverged(self, step: int) -> DivergedError:
+        kept = checkpoints(self.folder.checkpoints)
+        last = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint was due yet"
+        return DivergedError(
+            f"the loss is not finite any more at step {step} (epoch {self.progress.epoch + 1}) of "
+            f"{self.recipe.model.name} on {self.recipe.data.name}; {last}. A lower optim.lr, or optim.clip, may help"
+        )
+
+    # --- between epochs -----------------------------------------------------------------------------------------------
+
+    def _finish_epoch(self) -> None:
+        progress = self.progress
+        sums = torch.tensor([progress.loss_sum, progress.right, float(progress.seen)], dtype=torch.float64)
+        sums = sums.to(self.fabric.device)
+        if self.fabric.world_size > 1:
+            torch.distributed.all_reduce(sums)
+        loss_sum, right, seen = sums.tolist()
+        score = None if self.validation_batches is None else evaluate(self.forward_model, self.validation_batches)
+        progress.seconds = self._seconds_before + time.monotonic() - self._session_began
+        record: dict[str, Any] = {
+            "epoch": progress.epoch + 1,
+            "step": progress.step,
+            "lr": self.schedule.rate(progress.step - 1, self.recipe.optim.lr),
+            "train_loss": loss_sum / seen,
+            "train_accuracy": right / seen,
+            "epoch_seconds": progress.seconds - progress.epoch_began,
+            "seconds": progress.seconds,
+            "sizes": {name: list(size) for name, size in refresh_extents(self.model).items()},
+        }
+        if score is not None:
+            record |= {"validation_loss": score.loss, "validation_accuracy": score.accuracy}
+            self._select(score)
+        if self.fabric.is_global_zero:
+            progress.metrics_bytes = self.folder.append_metrics(record)
+            self._write_events(record)
+        self.display.epoch(record)
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.loss_sum, progress.right, progress.seen = 0.0, 0.0, 0
+        progress.epoch_began = progress.seconds
+        if progress.epoch == self.recipe.epochs:
+            self._save()
+
+    def _select(self, score: Score) -> None:
+        """Keep the weights of the best epoch; of equals the first."""
+        if not self.progress.best or score.accuracy > self.progress.best["accuracy"]:
+            self.progress.best = {"epoch": self.progress.epoch + 1, "accuracy": score.accuracy, "loss": score.loss}
+            self.best_state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    def _write_events(self, record: dict[str, Any]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder.path), purge_step=self.progress.epoch)
+        for name, value in record.items():
+            if isinstance(value, int | float) and name not in ("epoch", "step"):
+                self._writer.add_scalar(name, value, self.progress.epoch)
+        for name, size in record["sizes"].items():
+            self._writer.add_scalar(f"size/{name}", math.prod(size) ** (1 / len(size)), self.progress.epoch)
+        self._writer.flush()
+
+    # --- picking up ---------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self._look()  # a checkpoint of a model that has diverged would be the last
+        self._saved_at = time.monotonic()
+        if self.fabric.is_global_zero:
+            state = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "precision": self.fabric._precision.state_dict(),
+                "progress": asdict(self.progress),
+                "best": self.best_state,
+            }
+            save_checkpoint(self.folder.checkpoints, self.progress.step, state)
+
+    def _resume(self) -> None:
+        state, problems = load_latest(self.folder.checkpoints)
+        for problem in problems:
+            self.display.say(f"[yellow]refused:[/] {problem}")
+        if state is None:
+            if problems:
+                raise CheckpointError(f"no checkpoint in {self.folder.checkpoints} is whole: {'; '.join(problems)}")
+            if self.fabric.is_global_zero:
+                self.folder.cut_metrics(0)
+            return
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.fabric._precision.load_state_dict(state["precision"])
+        self.progress = Progress(**state["progress"])
+        self.best_state = state["best"]
+        if not self.fabric.is_global_zero:
+            self.progress.loss_sum, self.progress.right, self.progress.seen = 0.0, 0.0, 0  # the file has the first's
+        if self.fabric.is_global_zero:
+            self.folder.cut_metrics(self.progress.metrics_bytes)
+        self.display.say(f"resumed at step {self.progress.step} (epoch {self.progress.epoch + 1})")
+
+    def _batches(self, data: DataSplits, part: str) -> DeviceBatches:
+        train = part == "train"
+        return DeviceBatches(
+            getattr(data, part),
+            self.recipe.batch_size,
+            shuffle=train,
+            augment="crop_flip" if train and self.recipe.data.augment else None,
+            device=self.fabric.device,
+            dtype=torch.float64 if self.recipe.precision == "fp64" else torch.float32,
+            seed=self.recipe.seed,
+            world_size=self.fabric.world_size,
+            rank=self.fabric.global_rank,
+        )
+
+    @contextlib.contextmanager
+    def _stop_on_signal(self) -> Iterator[Callable[[], str | None]]:
+        """A first Ctrl-C or SIGTERM is answered between two steps, a second one at once."""
+        asked: list[str] = []
+        if threading.current_thread() is not threading.main_thread():
+            yield lambda: None
+            return
+
+        def handle(number: int, _frame: object) -> None:
+            if asked:
+                raise KeyboardInterrupt
+            asked.append(signal.Signals(number).name)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield lambda: asked[0] if asked else None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """A seed for what is random inside a step: far apart for neighbours (splitmix64)."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) % 2**64
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
+    return (mixed ^ (mixed >> 31)) % 2**63

@@ -1,0 +1,30 @@
+"""The pictures of a finished run."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..nn._conv import FlexConvNd
+from .folder import RunFolder
+
+
+def draw_plots(folder: RunFolder, model: nn.Module) -> None:
+    """Curves, sizes over time, masks, and the kernel of the largest layer, as PNG; none where matplotlib is absent."""
+    try:
+        from .. import viz
+    except ImportError:
+        return
+    folder.plots.mkdir(exist_ok=True)
+    records = folder.read_metrics()
+    figures = {}
+    if records:
+        figures["curves"] = viz.plot_curves(records)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, FlexConvNd)}
+    if layers:
+        history = {name: [(record["epoch"], tuple(record["sizes"][name])) for record in records] for name in layers}
+        if records:
+            figures["sizes"] = viz.plot_sizes(history)
+        figures["masks"] = viz.plot_masks(model)
+        figures["kernel"] = viz.plot_kernel(max(layers.values(), key=lambda layer: sum(layer.extent)))
+    for name, figure in figures.items():
+        figure.savefig(folder.plots / f"{name}.png", dpi=110)

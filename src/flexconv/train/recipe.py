@@ -1,0 +1,160 @@
+"""What a training run is decided by: frozen dataclasses, checked when they are made. `flexconv.train.load_recipe`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._arguments import unknown_name
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecipe:
+    """A model of the registry, and options for it other than its defaults."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecipe:
+    """A data set of the registry, and how it is split and prepared."""
+
+    name: str
+    root: str | None = None
+    validation: float = 0.0  # share of the training set kept for selection
+    split_seed: int = 0
+    augment: bool = False
+    resolution: int | None = None  # images are resized to this
+    protocol: str = "honest"  # "paper": statistics as the authors took them, and test accuracy at every epoch
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("data.protocol", self.protocol, ("honest", "paper"))
+        if not 0 <= self.validation < 1:
+            raise ValueError(
+                f"data.validation is a share of the training set, at least 0, below 1; got {self.validation}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimRecipe:
+    """Adam with three groups of parameters."""
+
+    lr: float = 0.01
+    mask_factor: float = 0.1  # learning rate of masks, relative
+    omega_factor: float = 1.0  # learning rate of the frequency scale of a SIREN, relative
+    weight_decay: float = 0.0  # decoupled, of all weights
+    kernel_norm: float = 0.0  # times Σ_layers ‖kernel‖ + ‖bias‖: what the paper calls weight decay
+    clip: float | None = None  # gradient norm
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm", "clip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRecipe:
+    """Linear warm-up, then a cosine down to `floor`, per step; or a constant rate."""
+
+    name: str = "cosine"
+    warmup_epochs: float = 5
+    floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _one_of("schedule.name", self.name, ("cosine", "constant"))
+        _at_least_0("schedule", self, "warmup_epochs", "floor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasRecipe:
+    """Arguments of `flexconv.alias_penalty`."""
+
+    weight: float = 0.1
+    method: str = "together"
+    mask: bool = False
+    cutoff: float = 2.0
+    formula: str = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Train a classifier, and test it once."""
+
+    model: ModelRecipe
+    data: DataRecipe
+    about: str = ""
+    epochs: int = 100
+    batch_size: int = 64  # of all processes together
+    optim: OptimRecipe = field(default_factory=OptimRecipe)
+    schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
+    alias: AliasRecipe | None = None
+    label_smoothing: float = 0.0
+    precision: str = "fp32"
+    seed: int = 0
+    deterministic: bool = False
+    checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        _one_of("precision", self.precision, PRECISIONS)
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossResolutionRecipe(Recipe):
+    """Train at one resolution, test at another without and with further training there."""
+
+    source: int
+    target: int
+    crop: str = "taper"
+    finetune_epochs: int = 100  # 0: only out of the box
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _one_of("crop", self.crop, ("taper", "hard"))
+        if self.source < 2 or self.target < 2:
+            raise ValueError(f"source and target must be at least 2 samples; got {self.source} and {self.target}")
+        if self.data.resolution is not None:
+            raise ValueError("data.resolution is set by source and target in a cross-resolution recipe: leave it out")
+        if self.finetune_epochs < 0:
+            raise ValueError(f"finetune_epochs must be at least 0; got {self.finetune_epochs}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRecipe:
+    """Fit a kernel generator to a picture: the target as a function on [−1, 1]²."""
+
+    generator: str
+    target: str  # "gabor", "random", "alexnet", "kodak", or the path of an image
+    about: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the generator
+    target_options: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 5000
+    lr: float = 0.01
+    omega_factor: float = 50.0
+    seed: int = 0
+
+
+KINDS: dict[str, type] = {"classify": Recipe, "cross-resolution": CrossResolutionRecipe, "fit": FitRecipe}
+
+AnyRecipe = Recipe | FitRecipe
+
+
+def _one_of(name: str, value: str, known: Mapping[str, Any] | Sequence[str]) -> None:
+    if value not in known:
+        unknown_name(name, value, known)
+
+
+def _at_least_0(path: str, recipe: object, *names: str) -> None:
+    for name in names:
+        value = getattr(recipe, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{path}.{name} must be a finite number of at least 0; got {value}")

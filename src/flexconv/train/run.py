@@ -1,0 +1,259 @@
+"""From a recipe to a finished run folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from rich.console import Console
+from torch import nn
+
+from .. import data as datasets
+from ..data import DataSplits, DeviceBatches
+from ..models import Model, create_model, save_pretrained
+from ..nn import refresh_extents
+from ..nn._conv import FlexConvNd
+from ..resolution import at_resolution
+from .display import Display, short_sizes
+from .evaluate import Score, evaluate
+from .folder import RunError, RunFolder
+from .loop import Trainer
+from .plots import draw_plots
+from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
+from .sync_norm import synchronise_norms
+
+
+def train(
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train by a recipe in a new folder `out`; returns what is in its results.json.
+
+    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights.
+    """
+    folder = RunFolder(out)
+    if folder.exists:
+        raise RunError(
+            f"{folder.path} already holds a run: resume it (flexconv train --resume {folder.path}), or "
+            f"choose another folder"
+        )
+    return _run(recipe, folder, device, console)
+
+
+def resume(out: str | os.PathLike[str], *, device: str = "auto", console: Console | None = None) -> dict[str, Any]:
+    """Go on with a run from its newest checkpoint that is whole. A finished one is left alone."""
+    folder = RunFolder(out)
+    recipe = folder.read_recipe()
+    if isinstance(recipe, FitRecipe):
+        raise RunError(f"{folder.path} is a fit, which takes minutes and is not resumed: run it again")
+    if folder.finished:
+        return folder.read_results()
+    return _run(recipe, folder, device, console)
+
+
+def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None) -> dict[str, Any]:
+    fabric = make_fabric(recipe, device)
+    console = console if fabric.is_global_zero else None
+    data = load_data(recipe)
+    if not fabric.is_global_zero:
+        return _stages(recipe, data, folder, fabric, console)
+    with folder.locked():
+        folder.write_recipe(recipe)
+        results = _stages(recipe, data, folder, fabric, console)
+        folder.write_results(results)
+    return results
+
+
+def _stages(
+    recipe: Recipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None
+) -> dict[str, Any]:
+    if isinstance(recipe, CrossResolutionRecipe):
+        return _cross_resolution(recipe, data, folder, fabric, console)
+    return fit_classifier(build_model(recipe, data), data, recipe, folder, fabric, console)
+
+
+def _cross_resolution(
+    recipe: CrossResolutionRecipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None
+) -> dict[str, Any]:
+    """Train at the source, test at both, fine-tune at the target. Each stage is a run of its own in a subfolder."""
+    source = _stage(recipe, recipe.source, recipe.epochs)
+    low, high = data.at_resolution(recipe.source), data.at_resolution(recipe.target)
+    model = build_model(recipe, low)
+    before = fit_classifier(model, low, source, RunFolder(folder.path / "source"), fabric, console)
+    scaled = any(isinstance(module, FlexConvNd) for module in model.modules())  # other networks just run
+    model = at_resolution(model, recipe.target / recipe.source, crop=recipe.crop) if scaled else model
+    shot = _test(model, high, recipe, fabric)
+    change = shot.accuracy - before["test_accuracy"]
+    results = {"source": before, "out_of_the_box": _score(shot), "change_out_of_the_box": change}
+    if console is not None:
+        console.print(f"out of the box at {recipe.target}: {100 * shot.accuracy:.2f} %", highlight=False)
+    if recipe.finetune_epochs:
+        target = _stage(recipe, recipe.target, recipe.finetune_epochs)
+        results["target"] = fit_classifier(model, high, target, RunFolder(folder.path / "target"), fabric, console)
+    return results
+
+
+def _stage(recipe: CrossResolutionRecipe, resolution: int, epochs: int) -> Recipe:
+    """The recipe of one stage, as if it had been written for that resolution."""
+    settings = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
+    return Recipe(**settings | {"data": replace(recipe.data, resolution=resolution), "epochs": epochs})
+
+
+def fit_classifier(
+    model: Model,
+    data: DataSplits,
+    recipe: Recipe,
+    folder: RunFolder,
+    fabric: Fabric,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train a model to the end of its recipe in a folder, then test it once. Resumes what is there.
+
+    `model` is left with its final weights; where the folder holds a finished run, with those.
+    """
+    if fabric.is_global_zero:
+        folder.write_recipe(recipe)
+    display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
+    display.say(_headline(model, data, recipe, fabric))
+    if fabric.world_size > 1:
+        synchronise_norms(model)
+    trainer = Trainer(model, data, recipe, folder, fabric, display)
+    trainer.run()
+    if folder.finished:
+        return folder.read_results()
+    results = _results(trainer, data, recipe, fabric)
+    if fabric.is_global_zero:
+        save_pretrained(model, folder.weights)
+        folder.write_results(results)
+        draw_plots(folder, model)
+    display.say(
+        f"test accuracy {100 * results['test_accuracy']:.2f} %  sizes {short_sizes(results['sizes'], most=20)}"
+        if "test_accuracy" in results
+        else "trained; this data set has no test part"
+    )
+    return results
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def make_fabric(recipe: Recipe, device: str) -> Fabric:
+    """Processes, device and precision. Under torchrun there are as many processes as it started."""
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(recipe.deterministic)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator=device,
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        num_nodes=processes // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        strategy="ddp" if processes > 1 else "auto",
+        precision=PRECISIONS[recipe.precision],  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
+def load_data(recipe: Recipe) -> DataSplits:
+    """The data set of a recipe, split and prepared as it says."""
+    settings = recipe.data
+    data = datasets.load(
+        settings.name,
+        root=settings.root,
+        validation=settings.validation,
+        seed=settings.split_seed,
+        protocol=settings.protocol,
+        **settings.options,
+    )
+    return data if settings.resolution is None else data.at_resolution(settings.resolution)
+
+
+def build_model(recipe: Recipe, data: DataSplits) -> Model:
+    """A new model of a recipe, drawn with its seed."""
+    torch.manual_seed(recipe.seed)
+    return create_model(recipe.model.name, **{**data.model_arguments, **recipe.model.options})
+
+
+def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Score:
+    assert data.test is not None
+    batches = DeviceBatches(
+        data.test,
+        recipe.batch_size,
+        device=fabric.device,
+        dtype=torch.float64 if recipe.precision == "fp64" else torch.float32,
+        world_size=fabric.world_size,
+        rank=fabric.global_rank,
+    )
+    with fabric.autocast():
+        return evaluate(model.to(fabric.device), batches)
+
+
+def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric) -> dict[str, Any]:
+    model, progress = trainer.model, trainer.progress
+    test = {} if data.test is None else {f"test_{k}": v for k, v in _score(_test(model, data, recipe, fabric)).items()}
+    selected = "last" if trainer.best_state is None else ("test" if data.selects_on_test else "validation")
+    return {
+        **test,
+        "selected": selected,
+        **({"best": progress.best} if progress.best else {}),
+        "epochs": recipe.epochs,
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "sizes": {name: list(size) for name, size in refresh_extents(model).items()},
+        "data": data.name,
+        **({"note": data.note} if data.note else {}),
+        "protocol": data.protocol,
+        "seed": recipe.seed,
+        **_machine(fabric),
+    }
+
+
+def _score(score: Score) -> dict[str, float]:
+    return {"accuracy": score.accuracy, "loss": score.loss, "count": score.count}
+
+
+def _machine(fabric: Fabric) -> dict[str, Any]:
+    from .. import __version__
+
+    cuda = fabric.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(fabric.device)
+        if cuda
+        else f"{fabric.device.type}, {torch.get_num_threads()} threads",
+        "processes": fabric.world_size,
+        "flexconv": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> str:
+    parts: Mapping[str, object] = {
+        "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
+        "training": f"{len(data.train):,}",
+        **({"validation": f"{len(data.validation):,}"} if data.validation is not None else {}),
+        **({"test": f"{len(data.test):,}"} if data.test is not None else {}),
+    }
+    counts = ", ".join(f"{value} {name}" for name, value in parts.items())
+    return f"{recipe.model.name} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}"
+
+
+def default_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    stem = Path("runs") / name.replace("/", "-").removesuffix(".yaml")
+    count = 1
+    while (path := stem if count == 1 else stem.with_name(f"{stem.name}-{count}")).exists():
+        count += 1
+    return path
