@@ -1,0 +1,44 @@
+"""Data sets: the paper's, a small one that needs no files, and your own.
+
+    from flexconv import data
+    digits = data.load("digits", validation=0.1)
+    for inputs, labels, lengths in data.DeviceBatches(digits.train, 64, shuffle=True):
+        ...
+
+`fetch` gets a published set and checks it, `status` says how it stands, `load` reads it.
+"""
+
+from ._batches import Batch, DeviceBatches
+from ._dataset import Dataset, Download
+from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root
+from ._load import load
+from ._mfcc import mfcc
+from ._registry import dataset, list_datasets, options
+from ._resize import resize_images
+from ._splits import DataSplits, MappedRows, Samples, Split
+from ._status import Status, fetch, status
+
+__all__ = [
+    "Batch",
+    "DamagedDataError",
+    "DataError",
+    "DataFile",
+    "DataSplits",
+    "Dataset",
+    "DeviceBatches",
+    "Download",
+    "MappedRows",
+    "MissingDataError",
+    "Samples",
+    "Split",
+    "Status",
+    "data_root",
+    "dataset",
+    "fetch",
+    "list_datasets",
+    "load",
+    "mfcc",
+    "options",
+    "resize_images",
+    "status",
+]

@@ -1,0 +1,109 @@
+"""CharacterTrajectories: 2,858 pen strokes of 20 letters; 3 channels (x and y velocity, pen force), 60 to 182 steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .._arguments import unknown_name
+from ._dataset import Dataset, Download, Source
+from ._files import DamagedDataError, DataFile
+from ._holdout import stratified_holdout
+from ._splits import Samples
+from ._ts import TimeSeries, read_ts
+
+FOLDER = "CharacterTrajectories"
+LETTERS = tuple("abcdeghlmnopqrsuvwyz")
+COUNTS = {"TRAIN": 1422, "TEST": 1436}
+LONGEST = 182
+_FILES = tuple(DataFile(f"{FOLDER}/{FOLDER}_{part}.ts") for part in COUNTS)
+
+
+def _read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | None = None) -> Source:  # noqa: ARG001
+    """split: "uea" is the archive's own, 1,422 / 1,436 (the default); "paper" draws 70 / 15 / 15 from all series.
+
+    Honest: series keep their lengths, statistics are per channel. Paper: its split, every series continued with its
+    last value to 182 steps and taken as that long, statistics per time index.
+    """
+    split = split or ("paper" if protocol == "paper" else "uea")
+    if split not in ("uea", "paper"):
+        unknown_name("split", split, ("uea", "paper"))
+    train, test = (_part(root, part, verify=verify) for part in COUNTS)
+    longest = max(s.shape[1] for s in (*train.series, *test.series))
+    parts = [_pad(part, longest, repeat_last=protocol == "paper") for part in (train, test)]
+    names = LETTERS if len(train.class_names) == len(LETTERS) else train.class_names
+    statistics = "time" if protocol == "paper" else "channel"
+    if split == "uea":
+        return Source(parts[0], parts[1], names, statistics=statistics)
+    training, validation, testing = seventy_fifteen_fifteen(_join(*parts))
+    return Source(training, testing, names, validation=validation, statistics=statistics)
+
+
+def seventy_fifteen_fifteen(samples: Samples) -> tuple[Samples, Samples, Samples]:
+    """The paper's split of series: 30 % held out with seed 0, half of that with seed 1 → train, validation, test."""
+    kept, held = stratified_holdout(samples.labels, 0.3, seed=0)
+    rest = samples.rows(held)
+    first, second = stratified_holdout(rest.labels, 0.5, seed=1)
+    return samples.rows(kept), rest.rows(first), rest.rows(second)
+
+
+def _part(root: Path, part: str, *, verify: bool) -> TimeSeries:
+    path = root / FOLDER / f"{FOLDER}_{part}.ts"
+    found = read_ts(path)
+    channels, longest = len(found.series[0]), max(s.shape[1] for s in found.series)
+    expected = (COUNTS[part], 3, len(LETTERS))
+    if verify and (len(found.series), channels, len(found.class_names)) != expected:
+        raise DamagedDataError(
+            f"{path}: {len(found.series):,} series of {channels} channels in {len(found.class_names)} classes, "
+            f"expected {expected[0]:,}, 3 and {expected[2]}; truncated, or another version"
+        )
+    if verify and longest > LONGEST:
+        raise DamagedDataError(f"{path}: a series of {longest} steps, the longest published one has {LONGEST}")
+    return found
+
+
+def _pad(part: TimeSeries, longest: int, *, repeat_last: bool) -> Samples:
+    """All series at one length: continued with their last value and taken as whole, or with zeros and their length."""
+    padded = np.zeros((len(part.series), len(part.series[0]), longest), np.float32)
+    for row, series in zip(padded, part.series, strict=True):
+        row[:, : series.shape[1]] = series
+        if repeat_last:
+            row[:, series.shape[1] :] = series[:, -1:]
+    lengths = None if repeat_last else torch.tensor([s.shape[1] for s in part.series])
+    return Samples(torch.from_numpy(padded), torch.from_numpy(part.labels), lengths)
+
+
+def _join(first: Samples, second: Samples) -> Samples:
+    lengths = None
+    if first.lengths is not None and second.lengths is not None:
+        lengths = torch.cat([first.lengths, second.lengths])
+    assert isinstance(first.inputs, torch.Tensor)
+    assert isinstance(second.inputs, torch.Tensor)
+    return Samples(torch.cat([first.inputs, second.inputs]), torch.cat([first.labels, second.labels]), lengths)
+
+
+DATASETS = (
+    Dataset(
+        "character_trajectories",
+        "Pen strokes of 20 letters, 3 channels, up to 182 steps",
+        _read,
+        "series",
+        licence="CC BY 4.0",
+        citation="Williams, Character Trajectories, UCI 2008; Bagnall et al., The UEA archive, 2018",
+        files=_FILES,
+        downloads=(
+            Download(
+                "CharacterTrajectories.zip",
+                (
+                    "https://www.timeseriesclassification.com/aeon-toolkit/CharacterTrajectories.zip",
+                    "https://www.timeseriesclassification.com/Downloads/CharacterTrajectories.zip",
+                ),
+                None,  # nobody published one: counts and shapes are checked when it is read
+                into=FOLDER,
+                members=tuple(Path(file.path).name for file in _FILES),
+            ),
+        ),
+    ),
+)

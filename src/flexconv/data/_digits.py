@@ -1,0 +1,48 @@
+"""Digits: 1,797 grey images of 8 × 8 that come with scikit-learn, so that nothing need be downloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ._dataset import Dataset, Source
+from ._holdout import stratified_holdout
+from ._splits import Samples
+
+TEST_SHARE, TEST_SEED = 0.2, 0  # fixed: the set has no published split
+BRIGHTEST = 16
+
+
+def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
+    return _source(flat=False)
+
+
+def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
+    return _source(flat=True)
+
+
+def _source(*, flat: bool) -> Source:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError('the digits come with scikit-learn: pip install "flexconv[train]"') from error
+    pixels, digits = load_digits(return_X_y=True)
+    images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
+    samples = Samples(images.flatten(2) if flat else images, torch.from_numpy(np.asarray(digits, np.int64)))
+    kept, held = stratified_holdout(samples.labels, TEST_SHARE, seed=TEST_SEED)
+    names = tuple(str(digit) for digit in range(10))
+    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / BRIGHTEST)
+
+
+_ABOUT = {
+    "licence": "CC BY 4.0",
+    "citation": "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (the copy in scikit-learn)",
+    "protocols": ("honest",),
+    "needs_files": False,
+}
+DATASETS = (
+    Dataset("digits", "Digits, 8 × 8 grey", _read, "images", **_ABOUT),
+    Dataset("sdigits", "Digits as sequences of 64 pixels", _read_sequential, "series", **_ABOUT),
+)

@@ -1,0 +1,129 @@
+"""Your own images or recordings, in one folder per class.
+
+PATH/train/CLASS/*.png, PATH/test/CLASS/*.png, and PATH/validation/… if you have one;
+or PATH/CLASS/*.png alone, of which a fixed fifth becomes the test part. Recordings: *.wav, 16 bits.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .._arguments import per_axis, unknown_name
+from ._dataset import Dataset, Source
+from ._files import DamagedDataError, MissingDataError
+from ._own import PARTS, TEST_SHARE, assemble, find
+from ._pictures import read_picture
+from ._resize import resize_images
+from ._splits import Samples
+from ._wav import read_wav
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MODES = {"colour": "RGB", "grey": "L"}
+
+
+def _read(
+    root: Path,
+    *,
+    protocol: str,  # noqa: ARG001
+    seed: int,  # noqa: ARG001
+    verify: bool,  # noqa: ARG001
+    path: str | os.PathLike[str],
+    image_size: int | tuple[int, int] | None = None,
+    mode: str = "colour",
+    test_share: float = TEST_SHARE,
+) -> Source:
+    """path: the folder, as it is or below the data root. mode: "colour" or "grey".
+
+    image_size: images are brought to this (shape not kept); None: they must all have one size already.
+    test_share: of a folder without a test part.
+    """
+    if mode not in MODES:
+        unknown_name("mode", mode, MODES)
+    folder = find(path, root)
+    roots = {part: folder / part for part in PARTS if (folder / part).is_dir()}
+    if "train" not in roots:
+        roots = {"train": folder}
+    names = tuple(sorted(p.name for p in roots["train"].iterdir() if p.is_dir() and not p.name.startswith(".")))
+    files = {part: _files(place, names) for part, place in roots.items()}
+    suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
+    if suffixes == {".wav"}:
+        return assemble(_recordings(files), names, test_share=test_share, scale=1 / 2**15)
+    if ".wav" in suffixes:
+        raise MissingDataError(f"{folder}: has both recordings and images; one set holds one kind")
+    size = None if image_size is None else per_axis("image_size", image_size, 2, minimum=1)
+    parts = {part: _images(paths, labels, size, MODES[mode]) for part, (paths, labels) in files.items()}
+    shapes = {part: tuple(images.inputs.shape[1:]) for part, images in parts.items()}
+    if len(set(shapes.values())) > 1:
+        raise DamagedDataError(f"{folder}: image sizes differ between the parts, {shapes}; give image_size")
+    return assemble(parts, names, test_share=test_share, scale=1 / 255)
+
+
+def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tensor]:
+    """Images or recordings of one part in a fixed order, and their labels."""
+    strange = sorted({p.name for p in place.iterdir() if p.is_dir() and not p.name.startswith(".")} - set(names))
+    if strange:
+        raise MissingDataError(f"{place / strange[0]}: a class that the training part does not have")
+    paths, labels = [], []
+    for label, name in enumerate(names):
+        kept = (".wav", *PICTURES)
+        members = sorted(p for p in (place / name).rglob("*") if p.suffix.lower() in kept and p.is_file())
+        paths += members
+        labels += [label] * len(members)
+    if not paths:
+        raise MissingDataError(f"{place}: no class folder with images ({', '.join(PICTURES)}) or .wav files in it")
+    return paths, torch.tensor(labels)
+
+
+def _images(paths: list[Path], labels: torch.Tensor, size: tuple[int, ...] | None, mode: str) -> Samples:
+    images = []
+    for path in paths:
+        image = read_picture(path, mode=mode)
+        if size is not None:
+            image = resize_images(image[None], (size[0], size[1]))[0]
+        if images and image.shape != images[0].shape:
+            height, width = image.shape[1:]
+            first = f"{images[0].shape[2]} × {images[0].shape[1]}"
+            raise DamagedDataError(f"{path}: {width} × {height} pixels, {paths[0]} has {first}; give image_size")
+        images.append(image)
+    return Samples(torch.stack(images), labels)
+
+
+def _recordings(files: dict[str, tuple[list[Path], torch.Tensor]]) -> dict[str, Samples]:
+    """Recordings of all parts, silence after short ones; lengths where they differ."""
+    waves = {part: [read_wav(path) for path in paths] for part, (paths, _) in files.items()}
+    kinds = {}
+    for part, (paths, _) in files.items():
+        for path, (wave, rate) in zip(paths, waves[part], strict=True):
+            kinds.setdefault((len(wave), rate), path)
+    if len(kinds) > 1:
+        told = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
+        raise DamagedDataError(f"recordings must agree in channels and rate: {told}")
+    ((channels, _),) = kinds
+    lengths = {part: torch.tensor([wave.shape[1] for wave, _ in found]) for part, found in waves.items()}
+    longest = max(int(found.max()) for found in lengths.values())
+    unequal = any(int(found.min()) < longest for found in lengths.values())
+    parts = {}
+    for part, found in waves.items():
+        padded = np.zeros((len(found), channels, longest), np.int16)
+        for row, (wave, _) in zip(padded, found, strict=True):
+            row[:, : wave.shape[1]] = wave
+        parts[part] = Samples(torch.from_numpy(padded), files[part][1], lengths[part] if unequal else None)
+    return parts
+
+
+DATASETS = (
+    Dataset(
+        "folder",
+        "Your own images or recordings, one folder per class",
+        _read,
+        "own",
+        licence="",
+        citation="",
+        protocols=("honest",),
+        needs_files=False,
+    ),
+)

@@ -1,0 +1,50 @@
+"""Holding samples out, the same share of every class."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+
+def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sorted indices of the kept and of the held-out samples; ⌈share · N⌉ samples are held out.
+
+    Every class gives its share, rounded down or up. The draw is that of scikit-learn's
+    `train_test_split(stratify=labels, random_state=seed)`, so that splits published that way come out the same.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"the share to hold out must lie between 0 and 1; got {share}")
+    names, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
+    held = math.ceil(share * len(classes))
+    kept = len(classes) - held
+    if counts.min() < 2 or held < len(counts) or kept < len(counts):
+        raise ValueError(
+            f"holding out {share} of {len(classes)} samples of {len(counts)} classes leaves a class without a sample "
+            f"in one of the two parts (smallest class: {names[counts.argmin()]} with {counts.min()})"
+        )
+    random = np.random.RandomState(seed)
+    kept_of = _allot(counts, kept, random)
+    _allot(counts - kept_of, held, random)  # always the rest; drawn because scikit-learn's generator moves on here
+    held_out = np.zeros(len(classes), dtype=bool)
+    members_of = np.split(np.argsort(classes, kind="mergesort"), np.cumsum(counts)[:-1])
+    for members, k in zip(members_of, kept_of, strict=True):
+        held_out[members[random.permutation(len(members))[k:]]] = True
+    return torch.from_numpy(np.flatnonzero(~held_out)), torch.from_numpy(np.flatnonzero(held_out))
+
+
+def _allot(counts: np.ndarray, total: int, random: np.random.RandomState) -> np.ndarray:
+    """Share `total` out in proportion to `counts`: whole parts first, then by largest remainder, ties by lot."""
+    exact = counts / counts.sum() * total
+    allotted = np.floor(exact)
+    missing = int(total - allotted.sum())
+    remainder = exact - allotted
+    for value in np.sort(np.unique(remainder))[::-1]:
+        if missing == 0:
+            break
+        (tied,) = np.nonzero(remainder == value)
+        chosen = random.choice(tied, size=min(len(tied), missing), replace=False)
+        allotted[chosen] += 1
+        missing -= len(chosen)
+    return allotted.astype(np.int64)

@@ -1,0 +1,116 @@
+"""Loading: files → reader → parts with statistics."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._arguments import unknown_name
+from . import _registry
+from ._dataset import PROTOCOLS, Dataset, Source
+from ._files import data_root, described_root
+from ._holdout import stratified_holdout
+from ._splits import DataSplits, Samples, Split
+from ._statistics import channel_statistics, statistics_from_moments, time_statistics
+
+
+def load(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+    protocol: str = "honest",
+    verify: bool = True,
+    **options: Any,
+) -> DataSplits:
+    """A data set, checked, split and with the statistics of its training part.
+
+    Arguments:
+        name: one of `list_datasets()`.
+        root: folder of the data sets; None: $FLEXCONV_DATA, else the user's cache.
+        validation: share of the training part that is held out for choosing (stratified, drawn from the seed).
+            A set with a validation part of its own keeps that one.
+        seed: of the held-out share and, under the paper's protocol, of whatever else its authors drew by seed.
+        protocol: "honest", or "paper" for its authors' choices: fixed or per-time-index statistics, their split, and
+            the test part in the place of a validation part.
+        verify: compare files with the published checksums and counts. False is for your own files in a published
+            layout.
+        options: of the one set, such as `path` of "folder"; see `flexconv.data.options(name)`.
+
+    """
+    chosen = _registry.dataset(name)
+    if protocol not in PROTOCOLS:
+        unknown_name("protocol", protocol, PROTOCOLS)
+    if protocol not in chosen.protocols:
+        raise ValueError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
+    if not 0 <= validation < 1:
+        raise ValueError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
+    _check_options(name, options)
+    folder = data_root(root)
+    if chosen.needs_files:
+        _registry.require(chosen, folder, described_root(root), verify=verify)
+    source = chosen.read(folder, protocol=protocol, seed=seed, verify=verify, **options)
+    return _assemble(chosen, source, validation=validation, seed=seed, protocol=protocol)
+
+
+def _check_options(name: str, given: dict[str, Any]) -> None:
+    known = _registry.options(name)
+    for option in given:
+        if not known:
+            raise ValueError(f"data set {name!r} has no options; got {option!r}")
+        if option not in known:
+            unknown_name(f"option of data set {name!r}", option, known)
+    for option, default in known.items():
+        if default is inspect.Parameter.empty and option not in given:
+            raise ValueError(f"data set {name!r} needs the option {option!r}")
+
+
+def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, protocol: str) -> DataSplits:
+    train, held_out, moments = source.train, source.validation, source.moments
+    selects_on_test = protocol == "paper" and held_out is None and source.test is not None
+    if validation and (held_out is not None or selects_on_test or source.test is None):
+        own = "its own validation part" if held_out is not None else "no part for choosing"
+        own = "the test part for choosing, under the paper's protocol" if selects_on_test else own
+        raise ValueError(f"{chosen.name} has {own}: validation must be 0; got {validation}")
+    if validation:
+        kept, held = stratified_holdout(train.labels, validation, seed=seed)
+        train, held_out = train.rows(kept), train.rows(held)
+        moments = None if moments is None else moments[kept.numpy()]
+    mean, std = _statistics(source, train, moments)
+
+    def split(samples: Samples | None) -> Split | None:
+        if samples is None:
+            return None
+        parts = (samples.inputs, samples.labels, samples.lengths)
+        return Split(*parts, scale=source.scale, mean=mean, std=std, tail=source.tail)
+
+    test = split(source.test)
+    training = split(train)
+    assert training is not None
+    return DataSplits(
+        name=chosen.name,
+        train=training,
+        validation=test if selects_on_test else split(held_out),
+        test=test,
+        class_names=source.class_names,
+        protocol=protocol,
+        note=source.note,
+    )
+
+
+def _statistics(source: Source, train: Samples, moments: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor]:
+    if source.statistics == "time":
+        return time_statistics(train, scale=source.scale)
+    if source.statistics == "channel" and moments is not None:
+        pixels = train.inputs.shape[2] * train.inputs.shape[3]
+        return statistics_from_moments(moments, pixels, scale=source.scale)
+    if source.statistics == "channel":
+        return channel_statistics(train, scale=source.scale)
+    shape = (-1, *[1] * (len(train.inputs.shape) - 2))
+    mean, std = (torch.tensor(numbers).reshape(shape) for numbers in source.statistics)
+    return mean, std

@@ -1,0 +1,53 @@
+"""Images at another resolution, in batches: bilinear, with as wide a triangle as the reduction needs.
+
+y = R x Cᵀ,      R [h, H] and C [w, W]:  R_ij ∝ max(0, 1 − |(j + ½) − (i + ½) r| / max(r, 1)),   r = H / h
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from .._arguments import per_axis
+
+BITS = 22  # of Pillow's whole-number weights
+
+
+def resize_images(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Tensor:
+    """Images [B, C, H, W], uint8 or floats → [B, C, *size] of the same dtype.
+
+    Bilinear with antialiasing: reducing averages over all pixels that a new one covers. Bytes come out exactly as
+    Pillow's (columns first, rounded, then rows), which the paper's authors used, and the same on every device: the
+    weights are whole numbers / 2²², and sums of them are exact in float64.
+    """
+    if images.ndim != 4:
+        raise ValueError(f"images must have shape [B, C, H, W]; got {list(images.shape)}")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise TypeError(f"images must be uint8 or floats; got {images.dtype}")
+    height, width = per_axis("size", size, 2, minimum=1)
+    if width != images.shape[3]:
+        images = _along_rows(images, width)
+    if height != images.shape[2]:
+        images = _along_rows(images.transpose(2, 3), height).transpose(2, 3).contiguous()
+    return images
+
+
+def _along_rows(images: torch.Tensor, size: int) -> torch.Tensor:
+    """[B, C, H, W] → [B, C, H, size]."""
+    weights = _weights(images.shape[3], size, images.device)
+    if images.dtype == torch.uint8:
+        sums = images.double() @ weights.T
+        return (sums / 2**BITS + 0.5).floor().to(torch.uint8)
+    return images @ (weights / 2**BITS).to(images.dtype).T
+
+
+@lru_cache(maxsize=32)
+def _weights(old: int, new: int, device: torch.device) -> torch.Tensor:
+    """Whole numbers, times 2²², that make `new` pixels of `old` ones: float64 [new, old]."""
+    ratio = old / new
+    reach = max(ratio, 1.0)
+    centres = (torch.arange(new, dtype=torch.float64) + 0.5) * ratio
+    distance = (torch.arange(old, dtype=torch.float64) + 0.5 - centres[:, None]).abs() / reach
+    triangle = (1 - distance).clamp(min=0)
+    return (triangle / triangle.sum(1, keepdim=True) * 2**BITS + 0.5).floor().to(device)

@@ -1,0 +1,173 @@
+"""What a data set looks like once it is loaded: three parts, each a few tensors and how to standardise them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._arguments import per_axis
+
+
+@dataclass(frozen=True, eq=False)
+class MappedRows:
+    """Rows of an array on disk: read only where asked for. `array` [M, C, *size], `rows` [N] int64."""
+
+    array: np.ndarray
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.from_numpy(np.empty(0, self.array.dtype)).dtype
+
+    def take(self, index: torch.Tensor) -> torch.Tensor:
+        """Samples `index` [B], on the host → [B, C, *size]."""
+        return torch.from_numpy(self.array[self.rows[index.numpy()]])
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """One part of a data set as its reader found it.
+
+    inputs [N, C, *size] in the dtype of the source, labels [N] int64, lengths [N] int64 where series are padded.
+    """
+
+    inputs: torch.Tensor | MappedRows
+    labels: torch.Tensor
+    lengths: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("labels", self.labels), ("lengths", self.lengths)):
+            if values is not None and (values.shape != (len(self.inputs),) or values.dtype != torch.int64):
+                raise ValueError(
+                    f"{name} must be {len(self.inputs)} int64 numbers, one per sample; "
+                    f"got {values.dtype} of shape {tuple(values.shape)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def rows(self, index: torch.Tensor) -> Samples:
+        """The samples `index` [n], in that order. What is on disk stays there."""
+        if isinstance(self.inputs, MappedRows):
+            inputs = dataclasses.replace(self.inputs, rows=self.inputs.rows[index.numpy()])
+        else:
+            inputs = self.inputs[index]
+        return Samples(inputs, self.labels[index], None if self.lengths is None else self.lengths[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Split(Samples):
+    """One part of a data set, with what turns its numbers into a network's input.
+
+        x = (inputs · scale − mean) / std,    zeros from a series' own length on,    then `tail` appended
+
+    mean and std broadcast against one sample: [C, 1, …] per channel, or [1, L] per time index. They are those of the
+    training part, in every part. `tail` [C, T] is a fixed continuation of every series (npCIFAR10's noise).
+    `resize_to`: batches are brought to this image size, after augmentation.
+    """
+
+    scale: float = 1.0
+    mean: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(()))
+    std: torch.Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
+    tail: torch.Tensor | None = None
+    resize_to: tuple[int, int] | None = None
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape [C, *size] of one sample of a batch."""
+        channels, *size = self.inputs.shape[1:]
+        if self.tail is not None:
+            size[-1] += self.tail.shape[-1]
+        return (channels, *(self.resize_to or size))
+
+    def rows(self, index: torch.Tensor) -> Split:
+        part = super().rows(index)
+        return dataclasses.replace(self, inputs=part.inputs, labels=part.labels, lengths=part.lengths)
+
+    def at_resolution(self, size: int | tuple[int, int]) -> Split:
+        """The same images, brought to size × size batch by batch, after augmentation: see `resize_images`.
+
+        Statistics stay those of the native resolution, so that a network sees the same grey as the same number at
+        every resolution.
+        """
+        if len(self.inputs.shape) != 4:
+            raise ValueError(f"at_resolution is for images [N, C, H, W]; got {list(self.inputs.shape)}")
+        height, width = per_axis("size", size, 2, minimum=1)
+        native = (height, width) == tuple(self.inputs.shape[2:])
+        return dataclasses.replace(self, resize_to=None if native else (height, width))
+
+
+@dataclass(frozen=True, eq=False)
+class DataSplits:
+    """A loaded data set.
+
+    `validation` is None where nothing was held out, and `test` where the set has none. Under the paper's protocol
+    the validation part of most sets IS the test part (`selects_on_test`): its authors chose their epoch there.
+    `note` says what a number measured on this data must mention, such as an incomplete set.
+    """
+
+    name: str
+    train: Split
+    validation: Split | None
+    test: Split | None
+    class_names: tuple[str, ...]
+    protocol: str = "honest"
+    note: str = ""
+
+    @property
+    def in_channels(self) -> int:
+        return self.train.sample_shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def image_size(self) -> int | tuple[int, int] | None:
+        """Side of a square image, (height, width) of another; None for series."""
+        if len(self.train.sample_shape) != 3:
+            return None
+        height, width = self.train.sample_shape[1:]
+        return height if height == width else (height, width)
+
+    @property
+    def length(self) -> int | None:
+        """Steps of a series, padding and tail included; None for images."""
+        return self.train.sample_shape[1] if len(self.train.sample_shape) == 2 else None
+
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """in_channels, num_classes and image_size or length: what a network for this data needs to know."""
+        size = {"length": self.length} if self.image_size is None else {"image_size": self.image_size}
+        return {"in_channels": self.in_channels, "num_classes": self.num_classes, **size}
+
+    @property
+    def selects_on_test(self) -> bool:
+        return self.validation is not None and self.validation is self.test
+
+    def at_resolution(self, size: int | tuple[int, int]) -> DataSplits:
+        """All parts at another image size: see `Split.at_resolution`."""
+        train = self.train.at_resolution(size)
+        test = None if self.test is None else self.test.at_resolution(size)
+        if self.validation is None or self.selects_on_test:
+            validation = test if self.selects_on_test else None
+        else:
+            validation = self.validation.at_resolution(size)
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
+
+
+def nbytes(inputs: torch.Tensor | MappedRows) -> int:
+    """Memory that all samples take."""
+    return math.prod(inputs.shape) * inputs.dtype.itemsize

@@ -1,0 +1,30 @@
+"""Reading .wav files with the standard library: 16-bit PCM."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from ._files import DamagedDataError
+
+
+def read_wav(path: Path) -> tuple[np.ndarray, int]:
+    """Samples [channels, length] int16 and the rate in Hz of a 16-bit PCM file."""
+    try:
+        with wave.open(str(path), "rb") as file:
+            width, channels, rate, frames = (
+                file.getsampwidth(),
+                file.getnchannels(),
+                file.getframerate(),
+                file.getnframes(),
+            )
+            raw = file.readframes(frames)
+    except (wave.Error, EOFError) as error:
+        raise DamagedDataError(f"{path}: not a readable .wav file: {error or 'truncated'}") from error
+    if width != 2:
+        raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16")
+    if len(raw) != 2 * channels * frames:
+        raise DamagedDataError(f"{path}: truncated, {len(raw) // (2 * channels):,} of {frames:,} samples")
+    return np.frombuffer(raw, "<i2").reshape(-1, channels).T, rate

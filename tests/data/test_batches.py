@@ -1,0 +1,202 @@
+"""DeviceBatches: order, restart, sharing out, augmentation, streaming."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flexconv import data
+from flexconv.data._augment import augmentation_bits, crop_flip
+from flexconv.data._random import random_bits, shuffled
+
+MASK = 2**64 - 1
+
+
+def image_split(count=37, shape=(3, 16, 16)):
+    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8)
+    mean = torch.full((shape[0], 1, 1), 0.4)
+    return data.Split(x, torch.arange(count), scale=1 / 255, mean=mean, std=mean / 2)
+
+
+def equal(first, second):
+    return all(
+        (a is None and b is None) or torch.equal(a, b)
+        for x, y in zip(first, second, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+
+
+def slow_bits(seed, epoch, stream, index):
+    state = 0
+    for number in (seed, epoch, stream, index):
+        state = ((state + number) & MASK) + 0x9E3779B97F4A7C15 & MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK
+        state ^= state >> 31
+    return state >> 2
+
+
+def test_random_bits_are_splitmix64():
+    index = torch.arange(50)
+    for seed, epoch in ((0, 0), (1, 7), (2**63 + 5, 3), (-4, 1)):
+        assert random_bits(seed, epoch, 2, index).tolist() == [slow_bits(seed, epoch, 2, i) for i in range(50)]
+
+
+def test_random_bits_are_even():
+    bits = random_bits(3, 1, 2, torch.arange(90_000))
+    for shift in (0, 20, 40):
+        counts = torch.bincount((bits >> shift & 0xFFFFF) % 9, minlength=9).double()
+        assert float(((counts - 10_000) ** 2 / 10_000).sum()) < 30  # χ² with 8 degrees of freedom: 1 in 5,000
+
+
+def test_an_epoch_is_a_permutation_and_the_next_another():
+    first, second, other = (
+        shuffled(1000, seed=0, epoch=0),
+        shuffled(1000, seed=0, epoch=1),
+        shuffled(1000, seed=1, epoch=0),
+    )
+    assert torch.equal(first.sort().values, torch.arange(1000))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert abs(float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])) < 0.1
+
+
+def test_batches_cover_the_split_in_order():
+    split = image_split()
+    batches = data.DeviceBatches(split, 8)
+    assert len(batches) == 5
+    assert torch.cat([y for _, y, _ in batches]).tolist() == list(range(37))
+    assert [batches.global_size(k) for k in range(5)] == [8, 8, 8, 8, 5]
+    x, _, lengths = next(iter(batches))
+    assert lengths is None
+    assert torch.allclose(x, (split.inputs[:8] / 255 - 0.4) / 0.2, atol=1e-6)
+    assert len(list(data.DeviceBatches(split, 8, drop_last=True))) == 4
+    shuffle = data.DeviceBatches(split, 8, shuffle=True)
+    assert sorted(torch.cat([y for _, y, _ in shuffle]).tolist()) == list(range(37))
+
+
+@pytest.mark.parametrize("resident_bytes", [2**30, 0])
+@pytest.mark.parametrize("start", [0, 1, 4, 5])
+def test_a_restart_in_mid_epoch_is_exact(start, resident_bytes):
+    options = {"shuffle": True, "augment": "crop_flip", "seed": 3, "resident_bytes": resident_bytes}
+    split = image_split()
+    whole = list(data.DeviceBatches(split, 8, epoch=2, **options))
+    rest = list(data.DeviceBatches(split, 8, **options).iterate(epoch=2, start=start))
+    assert len(rest) == 5 - start
+    assert equal(rest, whole[start:])
+    assert not equal(list(data.DeviceBatches(split, 8, epoch=3, **options)), whole)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_processes_share_the_batches_of_one(world_size):
+    split = image_split()
+    options = {"shuffle": True, "augment": "crop_flip", "seed": 1, "epoch": 4}
+    one = list(data.DeviceBatches(split, 8, **options))
+    ranks = [list(data.DeviceBatches(split, 8, **options, world_size=world_size, rank=r)) for r in range(world_size)]
+    together = [
+        (torch.cat([x for x, _, _ in shares]), torch.cat([y for _, y, _ in shares]), None)
+        for shares in zip(*ranks, strict=True)
+    ]
+    assert equal(together, one)
+
+
+def test_streaming_equals_residence(tmp_path):
+    split = image_split()
+    path = tmp_path / "x.bin"
+    split.inputs.numpy().tofile(path)
+    array = np.memmap(path, np.uint8, mode="r", shape=tuple(split.inputs.shape))
+    mapped = dataclasses.replace(split, inputs=data.MappedRows(array, np.arange(37)))
+    options = {"shuffle": True, "augment": "crop", "seed": 1}
+    resident, streamed = (data.DeviceBatches(s, 8, **options) for s in (split, mapped))
+    assert resident.resident
+    assert not streamed.resident
+    assert equal(list(streamed), list(resident))
+    some = mapped.rows(torch.tensor([5, 3]))
+    assert torch.equal(some.inputs.take(torch.tensor([1, 0])), split.inputs[[3, 5]])
+
+
+def test_leaving_a_stream_ends_its_thread_and_errors_come_through():
+    before = threading.active_count()
+    batches = iter(data.DeviceBatches(image_split(), 4, resident_bytes=0))
+    next(batches)
+    del batches
+    assert threading.active_count() == before
+    short = data.MappedRows(np.zeros((3, 3, 16, 16), np.uint8), np.arange(37))
+    with pytest.raises(IndexError, match="out of bounds"):
+        list(data.DeviceBatches(dataclasses.replace(image_split(), inputs=short), 4))
+    assert threading.active_count() == before
+
+
+def test_augmentation_equals_pad_crop_flip_one_by_one():
+    split = image_split(60)
+    bits = augmentation_bits(5, 1, torch.arange(60))
+    moved = crop_flip(split.inputs, bits, flip=True)
+    flipped = 0
+    for image, result, b in zip(split.inputs, moved, bits.tolist(), strict=True):
+        padded = F.pad(image, (2, 2, 2, 2))  # an eighth of 16
+        flip = b >> 40 & 1
+        down, right = (b & 0xFFFFF) % 5, (b >> 20 & 0xFFFFF) % 5
+        crop = padded[:, down : down + 16, right : right + 16]
+        if flip:
+            crop = F.pad(image.flip(2), (2, 2, 2, 2))[:, down : down + 16, 4 - right : 20 - right]
+        flipped += flip
+        assert torch.equal(result, crop)
+    assert 15 < flipped < 45
+
+
+def test_augmentation_comes_before_resizing_and_belongs_to_the_sample():
+    split = image_split()
+    options = {"augment": "crop_flip", "seed": 2}
+    (native, _, _), (small, _, _) = (
+        next(iter(data.DeviceBatches(s, 8, **options))) for s in (split, split.at_resolution(8))
+    )
+    raw = (native * split.std + split.mean) * 255
+    resized = data.resize_images(raw.round().to(torch.uint8), 8)
+    assert torch.allclose(small, (resized / 255 - split.mean) / split.std, atol=1e-5)
+    assert equal(
+        [(torch.cat([x for x, _, _ in data.DeviceBatches(split, n, **options)]), None) for n in (5,)],
+        [(torch.cat([x for x, _, _ in data.DeviceBatches(split, n, **options)]), None) for n in (16,)],
+    )
+
+
+def test_padding_stays_zero_and_the_tail_is_appended():
+    split = data.Split(
+        torch.randn(6, 2, 5),
+        torch.arange(6),
+        torch.tensor([5, 3, 2, 5, 1, 4]),
+        mean=torch.full((2, 1), 3.0),
+        std=torch.full((2, 1), 0.5),
+        tail=torch.ones(2, 4),
+    )
+    x, _, lengths = next(iter(data.DeviceBatches(split, 6, dtype=torch.bfloat16)))
+    assert x.dtype == torch.bfloat16
+    assert x.shape == (6, 2, 9)
+    assert lengths.tolist() == [5, 3, 2, 5, 1, 4]
+    assert (x[4, :, 1:5] == 0).all()
+    assert (x[:, :, 5:] == 1).all()
+    assert torch.allclose(x[0, :, :5].float(), (split.inputs[0] - 3) / 0.5, rtol=1e-2)
+
+
+def test_wrong_arguments_are_named():
+    split = image_split()
+    with pytest.raises(ValueError, match="unknown augmentation 'flip'"):
+        data.DeviceBatches(split, 8, augment="flip")
+    with pytest.raises(ValueError, match="is for images"):
+        data.DeviceBatches(dataclasses.replace(split, inputs=split.inputs.flatten(2)), 8, augment="crop")
+    with pytest.raises(ValueError, match=r"rank must lie between 0 and world_size − 1 = 1; got 2"):
+        data.DeviceBatches(split, 8, world_size=2, rank=2)
+    with pytest.raises(ValueError, match="at least world_size = 4"):
+        data.DeviceBatches(split, 3, world_size=4)
+    with pytest.raises(ValueError, match="batch_size must be at least 1; got 0"):
+        data.DeviceBatches(split, 0)
+    with pytest.raises(ValueError, match="no batch: 37 samples"):
+        data.DeviceBatches(split, 64, drop_last=True)
+    with pytest.raises(TypeError, match=r"floating-point one; got torch.int64"):
+        data.DeviceBatches(split, 8, dtype=torch.int64)
+    with pytest.raises(ValueError, match="start must lie between 0 and the number of batches 5; got 6"):
+        data.DeviceBatches(split, 8).iterate(start=6)

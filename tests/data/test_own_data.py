@@ -1,0 +1,126 @@
+"""The user's own images and series: folders and .npz files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from flexconv import data
+
+from . import published
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+
+    def write(folder, count=5, classes=("cat", "dog"), size=(6, 4)):
+        for label, name in enumerate(classes):
+            (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                image.new("RGB", size, (10 * label, i, 0)).save(tmp_path / folder / name / f"{i}.png")
+        return tmp_path / folder
+
+    return write
+
+
+def test_images_in_class_folders(pictures, tmp_path):
+    own = data.load("folder", path=pictures("pets"))
+    assert own.class_names == ("cat", "dog")
+    assert (len(own.train), len(own.test)) == (8, 2)
+    assert own.model_arguments == {"in_channels": 3, "num_classes": 2, "image_size": (4, 6)}
+    assert set(own.train.inputs[own.train.labels == 1][:, 0].flatten().tolist()) == {10}
+    below_root = data.load("folder", path="pets", root=tmp_path, image_size=8, mode="grey")
+    assert below_root.model_arguments == {"in_channels": 1, "num_classes": 2, "image_size": 8}
+
+
+def test_given_parts_are_kept(pictures):
+    pictures("pets/train")
+    pictures("pets/test", count=2)
+    folder = pictures("pets/validation", count=1).parent
+    own = data.load("folder", path=folder)
+    assert (len(own.train), len(own.validation), len(own.test)) == (10, 2, 4)
+    pictures("pets/test", classes=("bird",))
+    with pytest.raises(data.MissingDataError, match=r"bird: a class that the training part does not have"):
+        data.load("folder", path=folder)
+
+
+def test_images_of_different_sizes_need_a_size(pictures):
+    pictures("pets")
+    folder = pictures("pets", classes=("dog",), size=(5, 5))
+    with pytest.raises(data.DamagedDataError, match=r"0\.png: 5 × 5 pixels, .* has 6 × 4; give image_size"):
+        data.load("folder", path=folder)
+    assert data.load("folder", path=folder, image_size=(4, 4)).image_size == 4
+
+
+def test_a_broken_image_is_named(pictures):
+    folder = pictures("pets")
+    path = folder / "cat" / "3.png"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(data.DamagedDataError, match=r"cat/3\.png: not a readable image"):
+        data.load("folder", path=folder)
+
+
+def test_recordings_in_class_folders(tmp_path):
+    for word in ("no", "yes"):
+        for i in range(5):
+            published.write_wav(tmp_path / word / f"{i}.wav", np.full(100 + 10 * i, i + 1, "<i2"), rate=8000)
+    own = data.load("folder", path=tmp_path, test_share=0.4)
+    assert own.model_arguments == {"in_channels": 1, "num_classes": 2, "length": 140}
+    assert own.train.lengths.tolist() == [100 + 10 * (int(x[0, 0]) - 1) for x in own.train.inputs]
+    published.write_wav(tmp_path / "no" / "9.wav", np.zeros(100, "<i2"), rate=16_000)
+    with pytest.raises(
+        data.DamagedDataError, match=r"agree in channels and rate: .*8000 Hz.*9.wav: 1 channels at 16000"
+    ):
+        data.load("folder", path=tmp_path)
+
+
+def test_a_missing_or_empty_folder_is_named(tmp_path):
+    with pytest.raises(data.MissingDataError, match="nowhere is neither"):
+        data.load("folder", path="nowhere", root=tmp_path)
+    with pytest.raises(data.MissingDataError, match="no class folder with images"):
+        data.load("folder", path=tmp_path)
+    with pytest.raises(ValueError, match="needs the option 'path'"):
+        data.load("folder")
+
+
+def test_npz_of_images_and_of_series(tmp_path):
+    images = published.random().integers(0, 256, (20, 3, 5, 7), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", inputs=images, labels=np.arange(20) % 2, class_names=["a", "b"])
+    own = data.load("npz", path=tmp_path / "images.npz", validation=0.25)
+    assert (len(own.train), len(own.validation), len(own.test)) == (12, 4, 4)
+    assert own.class_names == ("a", "b")
+    series = published.random().standard_normal((9, 2, 11))
+    parts = {"train_inputs": series, "train_labels": np.arange(9) % 3, "train_lengths": np.full(9, 10)}
+    np.savez(tmp_path / "series.npz", **parts, test_inputs=series, test_labels=np.arange(9) % 3)
+    own = data.load("npz", path="series.npz", root=tmp_path)
+    assert own.model_arguments == {"in_channels": 2, "num_classes": 3, "length": 11}
+    assert own.train.inputs.dtype == torch.float32
+    assert own.train.lengths.tolist() == [10] * 9
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros(3)}, "expected train_inputs"),
+        ({"inputs": np.zeros((4, 8))}, r"shape \(4, 8\), expected \[N, C, H, W\]"),
+        ({"inputs": np.zeros((4, 8, 8, 3))}, "channels last"),
+        ({"inputs": np.zeros((4, 1, 8), np.int64)}, "int64, expected uint8"),
+        ({"inputs": np.full((4, 1, 8), np.nan)}, "sample 0 is not finite"),
+        ({"inputs": np.zeros((4, 1, 8))}, "labels: none, expected 4 integers"),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros(4)}, "labels: float64"),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 9)}, "from 1 to 8"),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "class_names": ["a"]}, "label 3 for 1 class_names"),
+    ],
+)
+def test_what_is_wrong_with_an_npz_is_said(tmp_path, arrays, message):
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(data.DamagedDataError, match=message):
+        data.load("npz", path=tmp_path / "own.npz")
+
+
+def test_an_npz_with_pickles_is_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", inputs=np.array([{"a": 1}], dtype=object), labels=np.zeros(1, int))
+    with pytest.raises(data.DamagedDataError, match="cannot be read"):
+        data.load("npz", path=tmp_path / "own.npz")
