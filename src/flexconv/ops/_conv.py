@@ -8,6 +8,7 @@ import torch
 
 from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, exporting
+from ._dft import dft_conv
 from ._direct import direct_conv
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
@@ -16,7 +17,7 @@ from ._select import pick
 
 Algorithm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Geometry], torch.Tensor]
 
-ALGORITHMS: dict[str, Algorithm] = {"direct": direct_conv, "fft": fft_conv, "reference": reference_conv}
+ALGORITHMS: dict[str, Algorithm] = {"direct": direct_conv, "fft": fft_conv, "dft": dft_conv, "reference": reference_conv}
 
 
 def conv1d(

@@ -1,0 +1,213 @@
+"""Convolution by Fourier transforms that are matrix products, y = F⁻¹( F(x) · conj F(w) ): what tensor cores do best.
+
+A transform of a few thousand points is one product with a fixed real matrix, in half precision if wanted; only the
+wanted outputs are computed, from the smallest circle on which they are right. Images and volumes too large for one
+matrix are transformed one axis at a time, long sequences as rows and columns (Cooley and Tukey's split). Works in the
+dtype of its input, or of autocast; float32 products use TF32 where torch is told to.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from operator import index
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch._C._functorch import peek_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .._context import autocast_enabled, exporting, no_autocast
+from ._dft_matrices import Points, Recipe, cached_matrices, shapes
+from ._dft_transform import analyse, mix, synthesise
+from ._direct import direct_conv
+from ._fft import fft_conv
+from ._geometry import Geometry, output_size, skip_unread_samples
+
+LARGEST_WHOLE = 2**20  # entries of a matrix for all axes at once; beyond, an axis at a time is faster
+LONGEST_LINE = 4096  # circle of one axis; beyond, sequences are split
+LONGEST_SPLIT = 2**17  # beyond, the FFT takes over
+
+
+class Plan(NamedTuple):
+    """Which matrices transform the input, the kernel and, transposed, the output."""
+
+    x: Recipe
+    weight: Recipe
+    y: Recipe
+    fine: bool = False  # the kernel's spectrum of half precision inputs in float32, rounded once
+
+    @property
+    def long(self) -> bool:
+        return self.x.style == "long"
+
+
+def dft_conv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    geometry: Geometry,
+    *,
+    style: str | None = None,
+) -> torch.Tensor:
+    """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size'], differentiable to any order.
+
+    `style` overrides how transforms are split: "whole", "axes", "coarse" (as "axes", but the spectrum of a half
+    precision kernel is in half precision all the way), "mixed" (input and output whole, the kernel by axes) or
+    "long" (sequences only). Very long sequences and function transforms (`torch.func`) get the FFT, exported graphs a
+    plain convolution.
+    """
+    used, pads = skip_unread_samples(x, geometry.pads)
+    if exporting() or 0 in used.shape:
+        return direct_conv(x, weight, bias, geometry)
+    outputs = tuple(
+        output_size(*each)
+        for each in zip(x.shape[2:], weight.shape[2:], geometry.stride, geometry.pads, geometry.dilation, strict=True)
+    )
+    plan = None
+    if not _transformed():
+        lefts = [left for left, _ in pads]
+        # index() makes plain numbers of symbols: every size has matrices of its own, and so a graph of its own
+        size, taps, made, lefts = (
+            tuple(index(n) for n in each) for each in (used.shape[2:], weight.shape[2:], outputs, lefts)
+        )
+        planned = make_plan if torch.compiler.is_compiling() else _remembered_plan
+        plan = planned(size, taps, made, lefts, geometry, style)
+    if plan is None:
+        return fft_conv(x, weight, bias, geometry)
+    device = x.device.type
+    lowered = autocast_enabled(device) and x.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(device) if lowered else x.dtype
+    with no_autocast(device):
+        fine = torch.promote_types(dtype, torch.float32) if plan.fine else dtype
+        y = _dft_conv(used.to(dtype), weight.to(fine), outputs, geometry.groups, plan)
+        return y if bias is None else y + bias.to(dtype).reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def _dft_conv(x: torch.Tensor, weight: torch.Tensor, outputs: tuple[int, ...], groups: int, plan: Plan) -> torch.Tensor:
+    produced = outputs
+    if plan.long:
+        x, weight = _lengthen(x, plan.x), _lengthen(weight, plan.weight)
+        produced = (plan.y.points[0].number,)
+    spectra = analyse(x, _matrices(plan.x, x), 2, plan.long)
+    gains = analyse(weight, _matrices(plan.weight, weight), 4, plan.long)
+    y = mix(spectra, _blocks(gains, groups, plan.long, x.dtype), groups, plan.long)
+    y = synthesise(y, _matrices(plan.y, x), list(produced), plan.long)
+    return y if produced == outputs else y[..., : outputs[0]].contiguous()
+
+
+def _lengthen(x: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    missing = recipe.points[0].number - x.shape[-1]
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def _blocks(gains: torch.Tensor, groups: int, long: bool, dtype: torch.dtype) -> torch.Tensor:
+    """Kernel spectra [in/groups, 4, frequencies, out] → [groups, frequencies, slots in, slots out], as `mix` wants."""
+    fan_in, _, frequencies, out = gains.shape
+    # split in the order in which the spectra are stored, so that neither this nor its gradient copies more than once
+    if long:
+        split = gains.permute(2, 1, 0, 3).reshape(frequencies, 2, 2, fan_in, groups, out // groups)
+        order = (4, 0, 2, 3, 1, 5)  # from frequency, part out, part in, in, group, out
+    else:
+        split = gains.reshape(fan_in, 2, 2, frequencies, groups, out // groups)
+        order = (4, 3, 0, 2, 5, 1)  # from in, part out, part in, frequency, group, out
+    ordered = split.permute(order).to(dtype, memory_format=torch.contiguous_format)
+    return ordered.reshape(groups, frequencies, 2 * fan_in, -1)
+
+
+def _matrices(recipe: Recipe, like: torch.Tensor) -> list[torch.Tensor]:
+    """The matrices of a recipe on the device and in the dtype of a tensor; only their shapes where that has no data."""
+    if not torch.compiler.is_compiling() and (like.is_meta or isinstance(like, FakeTensor)):
+        return [like.new_empty(shape) for shape in shapes(recipe)]
+    plain = tuple((each.number, each.start, each.step) for each in recipe.points)  # named tuples are lost on compilers
+    return cached_matrices(recipe.style, recipe.circles, plain, recipe.kernel, like.dtype, like.device)
+
+
+def _transformed() -> bool:
+    """Whether `torch.func` (vmap, grad, jvp) is at work."""
+    return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
+
+
+def make_plan(
+    size: tuple[int, ...],
+    taps: tuple[int, ...],
+    outputs: tuple[int, ...],
+    lefts: tuple[int, ...],
+    geometry: Geometry,
+    style: str | None = None,
+) -> Plan | None:
+    """How to transform these shapes; None where the FFT should."""
+    points = (
+        tuple(Points(n, left, 1) for n, left in zip(size, lefts, strict=True)),
+        tuple(Points(k, 0, d) for k, d in zip(taps, geometry.dilation, strict=True)),
+        tuple(Points(m, 0, s) for m, s in zip(outputs, geometry.stride, strict=True)),
+    )
+    circles = tuple(_circle(*each, alone=len(size) == 1) for each in zip(*points, strict=True))
+    style = style or _style(circles, size)
+    if style == "fft":
+        return None
+    if style == "long":
+        return _long_plan(*(each[0] for each in points))
+    for_data = {"whole": "whole", "axes": "axes", "coarse": "axes", "mixed": "half"}[style]
+    for_kernel = "whole" if style == "whole" else "axes"
+    if style == "axes" and math.prod(circles) * 2 * math.prod(taps) <= LARGEST_WHOLE:
+        for_kernel = "half"  # a small kernel: one product, one rounding
+    x, weight, y = points
+    return Plan(
+        Recipe(for_data, circles, x, kernel=False),
+        Recipe(for_kernel, circles, weight, kernel=True),
+        Recipe(for_data, circles, y, kernel=False),
+        fine=style == "axes" and for_kernel == "axes",
+    )
+
+
+_remembered_plan = functools.lru_cache(maxsize=4096)(make_plan)
+
+
+def _style(circles: tuple[int, ...], size: tuple[int, ...]) -> str:
+    if len(circles) == 1:
+        return "whole" if circles[0] <= LONGEST_LINE else "long" if circles[0] <= LONGEST_SPLIT else "fft"
+    if max(circles) > LONGEST_LINE:
+        return "fft"
+    return "whole" if math.prod(circles) * math.prod(size) <= LARGEST_WHOLE else "axes"
+
+
+def shortest_circle(x: Points, weight: Points, y: Points) -> int:
+    """The smallest circle on which no output meets a sample from another turn.
+
+    Output n reads sample m through tap j where n·stride + j·dilation − (left + m) = 0. On a circle, multiples of N do
+    as well: N must be larger than anything the left side can be.
+    """
+    furthest = (y.number - 1) * y.step + (weight.number - 1) * weight.step - x.start
+    return max(x.start + x.number, furthest + 1, 1)
+
+
+def _circle(x: Points, weight: Points, y: Points, *, alone: bool) -> int:
+    """`shortest_circle` rounded up so that matrices have a multiple of 8 rows."""
+    least = shortest_circle(x, weight, y)
+    step = 2 if least <= 8 else 8 if alone else 4
+    return 1 if least == 1 else -(-least // step) * step
+
+
+def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
+    """The split with the fewest multiplications; rows that divide the input and the output save a copy of each."""
+    least = shortest_circle(x, weight, y)
+
+    def cost(inner: int) -> float:
+        outer = _outer(least, inner)
+        copies = 0.05 * sum(each.number % inner > 0 for each in (x, y))
+        return outer * inner * (outer + 5 * inner) * (1 + copies)
+
+    inner = min(range(8, 8 * math.isqrt(least // 64) + 16, 8), key=cost)
+    circles = _outer(least, inner), inner
+    first, second, third = (each._replace(number=-(-each.number // inner) * inner) for each in (x, weight, y))
+    return Plan(
+        Recipe("long", circles, (first,), kernel=False),
+        Recipe("long", circles, (second,), kernel=True),
+        Recipe("long", circles, (third,), kernel=False),
+    )
+
+
+def _outer(least: int, inner: int) -> int:
+    return 2 * max(1, -(-least // (2 * inner)))
