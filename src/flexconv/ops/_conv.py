@@ -17,7 +17,12 @@ from ._select import pick
 
 Algorithm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Geometry], torch.Tensor]
 
-ALGORITHMS: dict[str, Algorithm] = {"direct": direct_conv, "fft": fft_conv, "dft": dft_conv, "reference": reference_conv}
+ALGORITHMS: dict[str, Algorithm] = {
+    "direct": direct_conv,
+    "fft": fft_conv,
+    "dft": dft_conv,
+    "reference": reference_conv,
+}
 
 
 def conv1d(
@@ -39,8 +44,8 @@ def conv1d(
         stride, dilation, groups: as in `torch.nn.functional.conv1d`.
         padding: "same" (odd kernels, output length ⌈length/stride⌉), "causal" (all zeros on the left: output n sees
             inputs ≤ n), "valid", an int, a (left, right) pair inside a sequence. Negative amounts skip samples.
-        algorithm: "direct" (cost grows with taps), "fft" (cost does not), "reference" (plain loops, for tests)
-            or "auto", the cheaper of the first two by a cost model.
+        algorithm: "direct" (cost grows with taps), "fft" (cost does not), "dft" (the same by matrix products, for
+            tensor cores), "reference" (plain loops, for tests) or "auto", the cheaper of the first two by a cost model.
 
     """
     return conv_nd(1, x, weight, bias, stride, padding, dilation, groups, algorithm)

@@ -9,14 +9,18 @@
           gabor: {model: {generator: gabor}}                    flexnet7-cifar10/gabor
           gabor-short: {base: gabor, epochs: 10}                flexnet7-cifar10/gabor-short
 
-A file may begin from another one (`base: NAME`); a variant changes what it names and keeps the rest. `key.inner=value`
-from a command line comes last. What comes out is a frozen dataclass; an unknown key is an error with the nearest name.
+A file may begin from another one (`base: NAME`, or a file beside it); a variant changes what it names and keeps the
+rest. A file with `abstract: true` is only there to begin from, and hands on its variants too. `key.inner=value` from a
+command line comes last. What comes out is a frozen dataclass; an unknown key is an error with the nearest name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import functools
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -27,6 +31,7 @@ from .._arguments import unknown_name
 from .recipe import KINDS, AnyRecipe, ModelRecipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
+_FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
 
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
@@ -58,25 +63,30 @@ def plain(recipe: AnyRecipe) -> dict[str, Any]:
 
 def list_recipes() -> dict[str, str]:
     """Every recipe that comes with the package: name → what it is about."""
-    found: dict[str, str] = {}
+    names: list[str] = []
     for path in sorted(RECIPES.glob("*.yaml")):
-        content = _read(path)
-        about = _resolve_base(content).get("about", "")
+        content, _ = _file(path.stem)
         if not content.get("abstract", False):
-            found[path.stem] = about
-        for variant, changes in (content.get("variants") or {}).items():
-            found[f"{path.stem}/{variant}"] = (changes or {}).get("about", about)
-    return found
+            names += [path.stem, *(f"{path.stem}/{variant}" for variant in content["variants"])]
+    return {name: _tree(name).get("about", "") for name in names}
+
+
+_BELONGS_TO = {"options": "name", "generator_options": "generator"}  # of a data set, of a generator
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the entries of `changes` in place of its own, mappings merged key by key."""
+    """`base` with the entries of `changes` in place of its own, mappings merged key by key.
+
+    What is changed for another one leaves its options behind: the model, the generator, the data set.
+    """
     result = dict(base)
+    for options, owner in _BELONGS_TO.items():
+        if owner in changes and changes[owner] != base.get(owner):
+            result.pop(options, None)
     for key, value in changes.items():
         old = result.get(key)
         if key == "model" and isinstance(old, Mapping) and isinstance(value, Mapping) and "name" in value:
-            same = value["name"] == old.get("name")
-            result[key] = merge(old, value) if same else dict(value)  # another model has other options
+            result[key] = merge(old, value) if value["name"] == old.get("name") else dict(value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             result[key] = merge(old, value)
         else:
@@ -86,45 +96,76 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 def _tree(name: str) -> dict[str, Any]:
     """The merged mapping of a recipe: bases first, then the file, then the variant."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no recipe file {name!r}")
-        return _without_variants(_resolve_base(_read(path)))
-    stem, _, variant = name.partition("/")
-    path = RECIPES / f"{stem}.yaml"
-    if not path.is_file():
-        unknown_name("recipe", name, list_recipes())
+    content, variant = _file(name)
+    tree = {key: value for key, value in content.items() if key not in ("variants", "abstract")}
+    return _apply_variant(tree, content["variants"], variant, name) if variant else tree
+
+
+def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
+    """The mapping of the file of a recipe on top of its base's, and which variant the name asks for.
+
+    `above` are the recipes that begin from this one.
+    """
+    if name in above:
+        raise ValueError(f"recipes cannot begin from each other: {' → '.join((*above, name))}")
+    path, variant = _locate(name)
     content = _read(path)
-    tree = _without_variants(_resolve_base(content))
-    return _apply_variant(tree, content.get("variants") or {}, variant, stem) if variant else tree
+    content["variants"] = dict(content.get("variants") or {})
+    if "base" not in content:
+        return content, variant
+    base_name = content.pop("base")
+    if _FILE.fullmatch(base_name):
+        base_name = str(path.parent / base_name)
+    base, base_variant = _file(base_name, (*above, name))
+    variants = base.pop("variants")
+    abstract = base.pop("abstract", False)
+    if base_variant:
+        base = _apply_variant(base, variants, base_variant, base_name)
+    base.pop("about", None)
+    return merge({**base, "variants": variants if abstract else {}}, content), variant
 
 
-def _apply_variant(tree: dict[str, Any], variants: Mapping[str, Any], name: str, stem: str) -> dict[str, Any]:
+def _locate(name: str) -> tuple[Path, str]:
+    """The file of a recipe, and the variant: "NAME/VARIANT", or "FILE.yaml/VARIANT"."""
+    own = _FILE.fullmatch(name)
+    stem, _, variant = (own["file"], "/", own["variant"] or "") if own else name.partition("/")
+    path = Path(stem) if own else RECIPES / f"{stem}.yaml"
+    if own and not path.is_file():
+        raise FileNotFoundError(f"there is no recipe file {stem!r}")
+    if not path.is_file():
+        near = difflib.get_close_matches(name, list_recipes(), n=1)
+        hint = f": did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"unknown recipe {name!r}{hint} list_recipes() (flexconv recipes) has all of them")
+    return path, variant
+
+
+def _apply_variant(
+    tree: dict[str, Any], variants: Mapping[str, Any], name: str, recipe: str, above: tuple[str, ...] = ()
+) -> dict[str, Any]:
     if name not in variants:
-        unknown_name(f"variant of recipe {stem!r}", name, variants)
+        unknown_name(f"variant of recipe {recipe.removesuffix(f'/{name}')!r}", name, variants)
+    if name in above:
+        raise ValueError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
     changes = dict(variants[name] or {})
     if "base" in changes:
-        tree = _apply_variant(tree, variants, changes.pop("base"), stem)
+        tree = _apply_variant(tree, variants, changes.pop("base"), recipe, (*above, name))
     return merge(tree, changes)
 
 
-def _resolve_base(content: Mapping[str, Any]) -> dict[str, Any]:
-    if "base" not in content:
-        return dict(content)
-    own = {key: value for key, value in content.items() if key != "base"}
-    return merge({k: v for k, v in _tree(content["base"]).items() if k != "about"}, own)
-
-
-def _without_variants(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if key not in ("variants", "abstract")}
-
-
 def _read(path: Path) -> dict[str, Any]:
-    content = _yaml().safe_load(path.read_text())
+    try:
+        content = _parse(path.read_text("utf-8"))
+    except _yaml().YAMLError as error:
+        raise ValueError(f"{path.name} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
-    return content
+    return dict(content)
+
+
+@functools.lru_cache(maxsize=128)
+def _parse(text: str) -> Any:
+    """YAML is slow to read, and bases are read again and again. Nobody changes what comes out."""
+    return _yaml().safe_load(text)
 
 
 def _parse_override(text: str) -> dict[str, Any]:

@@ -21,9 +21,10 @@ class Score:
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Logits [batch, classes]; padded series come with their lengths."""
+    """Logits [batch, classes], in float32 at least; padded series come with their lengths."""
     inputs, _, lengths = batch
-    return model(inputs) if lengths is None else model(inputs, lengths)
+    logits = model(inputs) if lengths is None else model(inputs, lengths)
+    return logits.float() if logits.itemsize < 4 else logits
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
         labels = batch[1]
         if not len(labels):
             continue
-        logits = forward(model, batch).float()
+        logits = forward(model, batch)
         loss = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
         totals += torch.stack([loss.double(), right.double(), torch.tensor(float(len(labels)))]).to(totals)

@@ -99,7 +99,7 @@ class Trainer:
 
     def _epoch(self, stop_asked: Callable[[], str | None]) -> None:
         progress = self.progress
-        self._sums.copy_(torch.tensor([progress.loss_sum, progress.right, -1.0]))
+        self._sums.copy_(torch.tensor([progress.loss_sum, progress.right, -1.0], dtype=torch.float64))
         self.forward_model.train()
         for batch in self.train_batches.iterate(epoch=progress.epoch, start=progress.batch):
             self._step(batch)
@@ -119,7 +119,7 @@ class Trainer:
         self.schedule.apply(self.optimizer, progress.step)
         count = self.train_batches.global_size(progress.batch)
         self.optimizer.zero_grad(set_to_none=True)
-        logits = forward(self.forward_model, batch).float()
+        logits = forward(self.forward_model, batch)
         losses = F.cross_entropy(logits, batch[1], reduction="none", label_smoothing=recipe.label_smoothing)
         # processes average their gradients, whatever share of the batch each has
         loss = losses.sum() * (self.fabric.world_size / count) + self._penalties()

@@ -130,17 +130,28 @@ class CrossResolutionRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class FitRecipe:
-    """Fit a kernel generator to a picture: the target as a function on [−1, 1]²."""
+    """Fit kernel generators to pictures or kernels, one generator each: functions on [−1, 1]²."""
 
-    generator: str
+    model: ModelRecipe  # a generator of `flexconv.nn.GENERATORS`
     target: str  # "gabor", "random", "alexnet", "kodak", or the path of an image
     about: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the generator
-    target_options: Mapping[str, Any] = field(default_factory=dict)
+    target_options: Mapping[str, Any] = field(default_factory=dict)  # see `flexconv.train.targets`
+    root: str | None = None  # of the data, for the targets that are files
     steps: int = 5000
     lr: float = 0.01
-    omega_factor: float = 50.0
+    omega_factor: float = 50.0  # learning rate of the frequency factors of a SIREN that learns them, relative
     seed: int = 0
+    images_at_once: int | None = None  # fitted side by side; changes the speed only. None: by their size
+    record_every: int = 100  # steps between two lines of metrics.jsonl
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            raise ValueError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
+        _at_least_0("fit", self, "lr", "omega_factor")
+        for name in ("steps", "record_every", "images_at_once"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
 
 
 KINDS: dict[str, type] = {"classify": Recipe, "cross-resolution": CrossResolutionRecipe, "fit": FitRecipe}

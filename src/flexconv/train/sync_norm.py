@@ -5,8 +5,23 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """Σ over all processes; every one of them gets it, so the gradient is a sum as well."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
+        gradient = gradients[0].clone()
+        dist.all_reduce(gradient)
+        return gradient
 
 
 class SyncedBatchNorm(_BatchNorm):
@@ -24,9 +39,9 @@ class SyncedBatchNorm(_BatchNorm):
         shape = [1, -1] + [1] * (x.ndim - 2)
         count = torch.tensor(float(x.numel() // x.shape[1]), device=x.device, dtype=x.dtype)
         dist.all_reduce(count)
-        mean = all_reduce(x.sum(axes)) / count
+        mean = _SumOverProcesses.apply(x.sum(axes)) / count
         centred = x - mean.view(shape)
-        variance = all_reduce(centred.square().sum(axes)) / count
+        variance = _SumOverProcesses.apply(centred.square().sum(axes)) / count
         self._track(mean.detach(), variance.detach(), count)
         y = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:

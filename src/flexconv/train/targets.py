@@ -1,0 +1,149 @@
+"""What generators are fitted to: kernels of known content, and pictures.
+
+gabor       sin(f x) sin(f y) exp(−(x² + y²) / 2w²), peak 1, one per frequency f in rad per unit
+random      uniform noise: the array that the paper's authors fitted where the data root has it, else one of our own
+alexnet     a filter of AlexNet's first layer, brought to a larger grid
+kodak       the Kodak photographs
+PATH        an image file
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from .. import data as datasets
+from .._arguments import per_axis, positive, positive_int, unknown_name
+from ..data import DamagedDataError, MissingDataError, data_root, resize_images
+from ..data._pictures import read_picture
+
+RANDOM_FILE = "alexnet/flexconv_random_kernel.npy"
+ALEXNET_FILE = "alexnet/alexnet_conv1_weight_64x3x11x11_f32.npy"
+MODES = {"colour": "RGB", "grey": "L"}
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Functions on a grid over [−1, 1]²: values [n, channels, height, width], one name each.
+
+    Pictures have values on [0, 1], by which their PSNR is counted. `note` must be told along with the numbers.
+    """
+
+    names: tuple[str, ...]
+    values: torch.Tensor
+    pictures: bool
+    note: str = ""
+
+
+def load_targets(target: str, *, root: str | os.PathLike[str] | None = None, **options: Any) -> Targets:
+    """Targets by name, or one image file. The options are those of the function of that name in this module."""
+    make = TARGETS.get(target)
+    if make is None and not Path(target).expanduser().is_file():
+        known = ", ".join(map(repr, TARGETS))
+        raise ValueError(f"unknown target {target!r}: choose one of {known}, or an image file")
+    known = [name for name in inspect.signature(make or picture).parameters if name not in ("root", "path")]
+    for option in options:
+        if option not in known:
+            unknown_name(f"option of target {target!r}", option, known)
+    return picture(Path(target).expanduser(), **options) if make is None else make(data_root(root), **options)
+
+
+def gabor(
+    root: Path,  # noqa: ARG001
+    *,
+    frequencies: Sequence[float] = (1.0, 4.0, 16.0, 64.0),
+    size: int = 33,
+    width: float = 0.33,
+) -> Targets:
+    """One target per frequency. 33 points hold up to 16π ≈ 50 rad per unit: the last default is aliased, as published.
+
+    The highest value on the grid is 1 before the sines are multiplied in, so no target exceeds 1.
+    """
+    x = torch.linspace(-1.0, 1.0, positive_int("size", size), dtype=torch.float64)
+    envelope = torch.exp(-(x**2) / (2 * positive("width", width) ** 2))
+    lines = [torch.sin(float(f) * x) * envelope for f in _listed("frequencies", frequencies)]
+    values = torch.stack([line[:, None] * line for line in lines])[:, None]
+    return Targets(tuple(f"gabor-{f:g}" for f in _listed("frequencies", frequencies)), values.float(), pictures=False)
+
+
+def random(root: Path, *, size: int = 33, seed: int | None = None) -> Targets:
+    """Uniform noise on [0, 1]. With a seed, or where the authors' array is not in the data root, our own."""
+    path = root / RANDOM_FILE
+    if seed is None and size == 33 and path.is_file():
+        values = torch.from_numpy(_array(path, (1, 33, 33))).float()[None]
+        return Targets(("random",), values, pictures=False, note="the authors' random kernel")
+    generator = np.random.default_rng(seed or 0)
+    values = torch.from_numpy(generator.random((1, 1, positive_int("size", size), size)))
+    return Targets(("random",), values.float(), pictures=False, note=f"a random kernel of our own, seed {seed or 0}")
+
+
+def alexnet(root: Path, *, filter: int = 0, channel: int | None = 0, size: int = 33) -> Targets:
+    """One of the 64 filters, one input channel of it (None: all three), bilinearly brought from 11 to `size` points."""
+    path = root / ALEXNET_FILE
+    if not path.is_file():
+        raise MissingDataError(
+            f"{path} is not there. It holds the first weight of torchvision's trained AlexNet: "
+            'numpy.save(PATH, torchvision.models.alexnet(weights="DEFAULT").features[0].weight.detach().numpy())'
+        )
+    weight = torch.from_numpy(_array(path, (64, 3, 11, 11)))
+    if not 0 <= filter < 64 or (channel is not None and not 0 <= channel < 3):
+        raise ValueError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {filter}, channel {channel}")
+    values = weight[filter : filter + 1] if channel is None else weight[filter, channel][None, None]
+    if positive_int("size", size) != 11:
+        values = F.interpolate(values, size=(size, size), mode="bilinear", align_corners=False)
+    return Targets((f"alexnet-{filter}",), values, pictures=False)
+
+
+def kodak(
+    root: Path, *, images: Sequence[str] | None = None, size: int | tuple[int, int] | None = None
+) -> Targets:
+    """All 24 photographs, or those named (kodim01, …); lying, 512 × 768, or brought to `size` (height, width)."""
+    found = datasets.load("kodak", root=root)
+    names = found.class_names if images is None else tuple(_listed("images", images))
+    for name in names:
+        if name not in found.class_names:
+            unknown_name("Kodak image", name, found.class_names)
+    assert isinstance(found.train.inputs, torch.Tensor)
+    pixels = found.train.inputs[[found.class_names.index(name) for name in names]]
+    return Targets(names, _pixels(pixels, size), pictures=True, note="" if size is None else f"at {_size(pixels, size)}")
+
+
+def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
+    """An image file of your own, in "colour" or "grey", as it is or brought to `size` (height, width)."""
+    if mode not in MODES:
+        unknown_name("mode", mode, MODES)
+    return Targets((path.stem,), _pixels(read_picture(path, mode=MODES[mode])[None], size), pictures=True)
+
+
+TARGETS: Mapping[str, Callable[..., Targets]] = {"gabor": gabor, "random": random, "alexnet": alexnet, "kodak": kodak}
+
+
+def _pixels(images: torch.Tensor, size: int | tuple[int, int] | None) -> torch.Tensor:
+    """Bytes [n, C, H, W] → floats on [0, 1]."""
+    return (images if size is None else resize_images(images, size)).float() / 255
+
+
+def _size(images: torch.Tensor, size: int | tuple[int, int] | None) -> str:
+    height, width = images.shape[2:] if size is None else per_axis("size", size, 2, minimum=1)
+    return f"{width} × {height} pixels"
+
+
+def _listed(name: str, values: object) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise TypeError(f"{name} must be a list; got {values!r}")
+    return list(values)
+
+
+def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.load(path, allow_pickle=False)
+    if array.shape != shape or array.dtype.kind != "f":
+        raise DamagedDataError(f"{path}: {array.dtype} of shape {array.shape}, expected floats of shape {shape}")
+    return array

@@ -1,0 +1,54 @@
+"""A few steps of training in one or several processes; writes losses and gradients. Run by test_distributed.py.
+
+python -m tests.train.distributed_worker OUT            (alone, or under torchrun)
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+torch.set_num_threads(1)
+
+from flexconv import data, train  # noqa: E402
+from flexconv.train.display import Display  # noqa: E402
+from flexconv.train.run import build_model, make_fabric  # noqa: E402
+from flexconv.train.sync_norm import synchronise_norms  # noqa: E402
+from tests.train.tiny import tiny_recipe  # noqa: E402
+
+STEPS = 4
+
+
+def main(out: str, precision: str) -> None:
+    # 61 samples a step do not divide by two. Three things differ by nature: dropout draws other numbers in other
+    # processes; a mask below its least width lets only such gradients pass that widen it, which each process judges by
+    # its own; and the norm of a bias near 0 points anywhere
+    model = {"name": "flexnet3", "widths": [3], "dropout": 0.0}
+    model |= {"generator_options": {"hidden": 4}, "mask_options": {"sigma": 0.2}}
+    recipe = tiny_recipe(precision=precision, batch_size=61, model=model, optim={"lr": 0.02})
+    fabric = make_fabric(recipe, "cpu")
+    splits = data.load("digits", validation=0.2)
+    network = build_model(recipe, splits)
+    if fabric.world_size > 1:
+        synchronise_norms(network)
+    display = Display(None, epochs=1, steps_per_epoch=1)
+    trainer = train.Trainer(network, splits, recipe, train.RunFolder(out), fabric, display)
+    record: dict[str, object] = {"losses": [], "gradients": []}
+    for batch, _ in zip(trainer.train_batches.iterate(epoch=0), range(STEPS), strict=False):
+        before = trainer._sums[0].clone()
+        trainer._step(batch)
+        loss = trainer._sums[0] - before
+        if fabric.world_size > 1:
+            torch.distributed.all_reduce(loss)
+        record["losses"].append(loss.item() / 61)  # type: ignore[attr-defined]
+        record["gradients"].append({n: p.grad.clone() for n, p in network.named_parameters()})  # type: ignore[attr-defined]
+    record["statistics"] = {name: value.clone() for name, value in network.named_buffers()}
+    score = train.evaluate(trainer.forward_model, trainer.validation_batches)
+    record["validation"] = (score.loss, score.accuracy, score.count)
+    if fabric.is_global_zero:
+        torch.save(record, out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,63 @@
+"""Several processes compute what one does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flexconv.train import RunFolder
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+
+
+def run(*command, port=None):
+    prefix = [] if port is None else [*TORCHRUN, str(port)]
+    done = subprocess.run(
+        [sys.executable, *prefix, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def port():
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-11), ("fp32", 1e-6)])
+def test_two_processes_are_one(tmp_path, port, precision, tolerance):
+    run("-m", "tests.train.distributed_worker", str(tmp_path / "one"), precision)
+    run("-m", "tests.train.distributed_worker", str(tmp_path / "two"), precision, port=port)
+    one, two = (torch.load(tmp_path / name) for name in ("one", "two"))
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)  # Fabric's logits are float32 in any case
+    # rounding makes noise of the zero gradient of a bias before a batch norm, and Adam makes steps of noise: they do not
+    # change the loss in training, but in evaluation
+    assert two["validation"] == pytest.approx(one["validation"], rel=1e-6 if precision == "fp64" else 1e-3)
+    for step, gradients in enumerate(one["gradients"]):
+        scale = max(g.abs().max() for g in gradients.values())
+        for name, gradient in gradients.items():
+            error = (two["gradients"][step][name] - gradient).abs().max() / scale
+            assert error < tolerance, (step, name)
+    for name, value in one["statistics"].items():
+        torch.testing.assert_close(two["statistics"][name], value, rtol=1e-3, atol=1e-3 if precision == "fp32" else 1e-9)
+
+
+def test_a_run_of_two_processes_writes_once(tmp_path, port):
+    out = tmp_path / "run"
+    settings = ["--set", "epochs=2", "--set", "model.widths=[3]", "--set", "batch_size=300", "--out", str(out)]
+    printed = run("-m", "flexconv.cli", "train", "digits", *settings, "--device", "cpu", port=port)
+    assert [record["epoch"] for record in RunFolder(out).read_metrics()] == [1, 2]
+    assert RunFolder(out).read_results()["processes"] == 2
+    assert printed.count("test accuracy") == 1

@@ -1,0 +1,225 @@
+"""Fitting generators to kernels and pictures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from flexconv.data import DamagedDataError, MissingDataError
+from flexconv.nn.kernels import GENERATORS
+from flexconv.train import load_recipe
+from flexconv.train.fit import FitGroup, _generator_maker, fit
+from flexconv.train.folder import RunError, RunFolder
+from flexconv.train.recipe import FitRecipe, ModelRecipe
+from flexconv.train.targets import ALEXNET_FILE, RANDOM_FILE, load_targets
+
+SMALL = {"magnet": {"hidden": 8, "layers": 2}, "gabor": {"hidden": 8}, "fourier": {"hidden": 8}, "njet": {"order": 3}}
+
+
+def recipe(name="magnet", target="gabor", **changes):
+    settings = {"steps": 60, "record_every": 30, "target_options": {"frequencies": [1, 4], "size": 9}}
+    options = changes.pop("options", SMALL.get(name, {"hidden": 16}))
+    return FitRecipe(model=ModelRecipe(name=name, options=options), target=target, **{**settings, **changes})
+
+
+@pytest.fixture
+def photo(tmp_path):
+    from PIL import Image
+
+    rows, columns = np.mgrid[0:12, 0:18]
+    pixels = np.stack([10 * rows, 10 * columns, 100 + 5 * rows], -1).astype(np.uint8)
+    path = tmp_path / "photo.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_generator_comes_closer(name, tmp_path):
+    results = fit(recipe(name, lr=0.03 if name == "njet" else 0.003), tmp_path / "run")
+    metrics = RunFolder(tmp_path / "run").read_metrics()
+    for target in ("gabor-1", "gabor-4"):
+        errors = [line["mse"] for line in metrics if line["target"] == target]
+        assert len(errors) == 3  # before the first step, in the middle, at the end
+        assert errors[-1] < 0.7 * errors[0]
+        assert results["targets"][target]["mse"] == errors[-1]
+    assert results["mean_mse"] == pytest.approx(sum(results["targets"][t]["mse"] for t in results["targets"]) / 2)
+    assert "mean_psnr" not in results  # of pictures only
+
+
+def test_a_picture(photo, tmp_path):
+    from PIL import Image
+
+    results = fit(recipe(target=str(photo), target_options={}, steps=150, record_every=50), tmp_path / "run")
+    psnrs = [line["psnr"] for line in RunFolder(tmp_path / "run").read_metrics()]
+    assert psnrs[-1] > psnrs[0] + 10
+    assert results["mean_psnr"] == results["targets"]["photo"]["psnr"] == psnrs[-1]
+    drawn = np.asarray(Image.open(tmp_path / "run/reconstructions/photo.png"), np.float64)
+    true = np.asarray(Image.open(photo), np.float64)
+    assert drawn.shape == true.shape
+    assert 10 * np.log10(255**2 / np.square(drawn - true).mean()) == pytest.approx(psnrs[-1], abs=0.1)
+    assert json.loads((tmp_path / "run/results.json").read_text()) == results
+    assert RunFolder(tmp_path / "run").read_recipe().target == str(photo)
+
+
+def test_psnr_counts_the_clamped_output():
+    targets = torch.zeros(1, 1, 3, 3)
+    maker = _generator_maker(recipe(), type("T", (), {"values": targets}))
+    group = FitGroup([maker(0)], targets, recipe())
+    with torch.no_grad():
+        for parameter in group.parameters.values():
+            parameter.zero_()
+        group.parameters["output.bias"].fill_(-0.5)
+    assert group.errors() == [(0.25, 0.0)]
+
+
+def test_side_by_side_is_as_alone(tmp_path):
+    together = fit(recipe(), tmp_path / "together")
+    alone = fit(recipe(images_at_once=1), tmp_path / "alone")
+    for target, errors in alone["targets"].items():
+        assert together["targets"][target]["mse"] == pytest.approx(errors["mse"], rel=1e-3)
+
+
+def test_chunks_change_nothing():
+    targets = load_targets("gabor", frequencies=[4], size=9)
+    maker = _generator_maker(recipe(), targets)
+    whole, parts = (FitGroup([maker(0)], targets.values, recipe()) for _ in range(2))
+    parts.chunk = 7
+    for group in (whole, parts):
+        group.step()
+        group.step()
+    torch.testing.assert_close(parts.draw(), whole.draw(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_step_is_that_of_torch():
+    """Stacked and mapped, one generator moves as a plain loop would move it."""
+    settings = recipe("siren", options={"hidden": 8, "learn_omega_0": True}, omega_factor=50.0)
+    targets = load_targets("gabor", frequencies=[4], size=9)
+    generator = _generator_maker(settings, targets)(0)
+    group = FitGroup([_generator_maker(settings, targets)(0)], targets.values, settings)
+    slow = [p for name, p in generator.named_parameters() if name != "omega_0"]
+    optimizer = torch.optim.Adam([{"params": slow}, {"params": [generator.omega_0], "lr": 0.5}], lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (generator(group.grid) - targets.values[0]).square().mean().backward()
+        optimizer.step()
+        group.step()
+    for name, parameter in generator.named_parameters():
+        torch.testing.assert_close(group.parameters[name][0], parameter, rtol=1e-4, atol=1e-6)
+    assert (generator.omega_0 - 30).abs().min() > 0.5
+
+
+def test_seeds(tmp_path):
+    first, again, other = (
+        fit(recipe(steps=2, seed=seed), tmp_path / str(i))["mean_mse"] for i, seed in enumerate((0, 0, 1))
+    )
+    assert first == again != other
+
+
+def test_divergence_is_told(tmp_path):
+    results = fit(recipe("mlp", lr=1e30, steps=3), tmp_path / "run")
+    assert results["mean_mse"] is None
+    assert results["targets"]["gabor-1"]["mse"] is None
+    assert (tmp_path / "run/reconstructions/gabor-1.png").is_file()
+
+
+def test_a_console_hears_of_it(tmp_path):
+    from rich.console import Console
+
+    with (tmp_path / "said").open("w") as file:
+        fit(recipe(steps=2), tmp_path / "run", console=Console(file=file, width=200))
+    said = (tmp_path / "said").read_text()
+    assert "2 targets of 9 × 9" in said
+    assert "mean_mse" in said
+
+
+def test_a_folder_is_used_once(tmp_path):
+    fit(recipe(steps=1), tmp_path / "run")
+    with pytest.raises(RunError, match="already holds a run"):
+        fit(recipe(steps=1), tmp_path / "run")
+
+
+def test_wrong_recipes(tmp_path):
+    with pytest.raises(TypeError, match="kind fit; got Recipe"):
+        fit(load_recipe("digits"), tmp_path / "a")
+    with pytest.raises(ValueError, match="unknown generator 'magnte'.*did you mean 'magnet'"):
+        fit(recipe("magnte"), tmp_path / "b")
+    with pytest.raises(ValueError, match="option of the generator 'magnet' 'hiden'.*did you mean 'hidden'"):
+        fit(recipe(options={"hiden": 3}), tmp_path / "c")
+    for changes in ({"steps": 0}, {"images_at_once": 0}, {"record_every": -1}, {"lr": float("nan")}, {"target": ""}):
+        with pytest.raises(ValueError, match="must"):
+            recipe(**changes)
+    assert not list(tmp_path.iterdir())
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+def test_gabor_targets_are_the_published_ones():
+    """The error of a function that is 0 everywhere, as logged by the authors."""
+    errors = load_targets("gabor").values.square().mean((1, 2, 3)).tolist()
+    assert errors == pytest.approx([2.1e-4, 1.37e-2, 2.01e-2, 2.01e-2], rel=0.02)
+
+
+def test_random_target(tmp_path):
+    own = load_targets("random", root=tmp_path)
+    assert "our own" in own.note
+    assert own.values.shape == (1, 1, 33, 33)
+    assert torch.equal(own.values, load_targets("random", root=tmp_path).values)
+    assert not torch.equal(own.values, load_targets("random", root=tmp_path, seed=1).values)
+    (tmp_path / RANDOM_FILE).parent.mkdir()
+    np.save(tmp_path / RANDOM_FILE, np.full((1, 33, 33), 0.25))
+    theirs = load_targets("random", root=tmp_path)
+    assert "authors" in theirs.note
+    assert (theirs.values == 0.25).all()
+    assert "our own" in load_targets("random", root=tmp_path, size=9).note
+
+
+def test_alexnet_target(tmp_path):
+    with pytest.raises(MissingDataError, match=r"torchvision\.models\.alexnet"):
+        load_targets("alexnet", root=tmp_path)
+    (tmp_path / ALEXNET_FILE).parent.mkdir()
+    weight = np.random.default_rng(0).random((64, 3, 11, 11), np.float32)
+    np.save(tmp_path / ALEXNET_FILE, weight)
+    assert load_targets("alexnet", root=tmp_path).values.shape == (1, 1, 33, 33)
+    native = load_targets("alexnet", root=tmp_path, filter=5, channel=None, size=11)
+    np.testing.assert_array_equal(native.values[0], weight[5])
+    with pytest.raises(ValueError, match="got filter 64"):
+        load_targets("alexnet", root=tmp_path, filter=64)
+    np.save(tmp_path / ALEXNET_FILE, weight[:2])
+    with pytest.raises(DamagedDataError, match=r"\(2, 3, 11, 11\), expected"):
+        load_targets("alexnet", root=tmp_path)
+
+
+def test_pictures_as_targets(photo):
+    as_it_is = load_targets(str(photo))
+    assert as_it_is.names == ("photo",)
+    assert as_it_is.values.shape == (1, 3, 12, 18)
+    assert as_it_is.values[0, 0, 3, 0] == 30 / 255
+    assert load_targets(str(photo), mode="grey", size=(6, 9)).values.shape == (1, 1, 6, 9)
+
+
+def test_wrong_targets(tmp_path, photo):
+    with pytest.raises(ValueError, match="unknown target 'nothing.png': choose one of 'gabor', .* or an image file"):
+        load_targets("nothing.png")
+    with pytest.raises(ValueError, match="option of target 'gabor' 'frequency'.*did you mean 'frequencies'"):
+        load_targets("gabor", frequency=3)
+    with pytest.raises(TypeError, match="frequencies must be a list; got 3"):
+        load_targets("gabor", frequencies=3)
+    with pytest.raises(ValueError, match="unknown mode 'gray'.*did you mean 'grey'"):
+        load_targets(str(photo), mode="gray")
+    with pytest.raises(MissingDataError, match="kodak is not in"):
+        load_targets("kodak", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("kodak", 7363), ("kodak/gabor", 7110), ("kodak/gabor-init", 7110), ("kodak/fourier", 7403), ("kodak/siren", 7137)],
+)
+def test_kodak_recipes_have_the_published_sizes(name, count):
+    """7.36 k, 7.11 k, 7.40 k and 7.14 k in the paper's table."""
+    loaded = load_recipe(name)
+    make = _generator_maker(loaded, type("T", (), {"values": torch.zeros(1, 3, 2, 2)}))
+    assert sum(p.numel() for p in make(0).parameters()) == count

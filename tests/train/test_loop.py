@@ -1,0 +1,203 @@
+"""Training runs: what they leave, how they go on, and what stops them."""
+
+import json
+import signal
+import threading
+
+import pytest
+import torch
+
+from flexconv import from_pretrained, train
+from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, loop
+from flexconv.train.checkpoint import checkpoints
+
+from .tiny import tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return RunFolder(folder), train.train(tiny_recipe(), folder)
+
+
+def weights(folder):
+    return from_pretrained(RunFolder(folder).weights).state_dict()
+
+
+def same(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_run_leaves_everything(finished):
+    folder, results = finished
+    records = folder.read_metrics()
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert records[0].keys() >= {"train_loss", "train_accuracy", "validation_accuracy", "sizes", "lr", "seconds"}
+    assert folder.read_results() == json.loads(json.dumps(results))
+    assert results["test_count"] == 360
+    assert results["selected"] == "validation"
+    assert results["best"]["accuracy"] == max(record["validation_accuracy"] for record in records)
+    assert folder.read_recipe() == tiny_recipe()
+    assert list(folder.path.glob("events.*"))
+    assert {path.name for path in folder.plots.iterdir()} == {"curves.png", "sizes.png", "masks.png", "kernel.png"}
+
+
+def test_the_saved_network_is_the_one_that_was_tested(finished):
+    folder, results = finished
+    model = from_pretrained(folder.weights)
+    splits = train.load_data(tiny_recipe())
+    batches = train.run.DeviceBatches(splits.test, 100)
+    assert train.evaluate(model, batches).accuracy == results["test_accuracy"]
+
+
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(finished, tmp_path):
+    train.train(tiny_recipe(), tmp_path / "again")
+    assert same(weights(tmp_path / "again"), weights(finished[0].path))
+    train.train(tiny_recipe(seed=6), tmp_path / "other")
+    assert not same(weights(tmp_path / "other"), weights(finished[0].path))
+
+
+class StopAt:
+    """Asks a trainer to stop after so many steps."""
+
+    def __init__(self, monkeypatch, steps, how):
+        step = loop.Trainer._step
+
+        def counted(trainer, batch):
+            step(trainer, batch)
+            if trainer.progress.step == steps:
+                how()
+
+        monkeypatch.setattr(loop.Trainer, "_step", counted)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 6, 7, 17])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_to_the_same_weights(finished, tmp_path, monkeypatch, steps, number):
+    with monkeypatch.context() as patch:
+        StopAt(patch, steps, lambda: signal.raise_signal(number))
+        with pytest.raises(Interrupted, match=number.name):
+            train.train(tiny_recipe(), tmp_path)
+    assert not RunFolder(tmp_path).finished
+    assert checkpoints(tmp_path / "checkpoints")[-1].name == f"step-{steps:09d}.ckpt"
+    train.resume(tmp_path)
+    assert same(weights(tmp_path), weights(finished[0].path))
+    keys = ("epoch", "step", "train_loss", "train_accuracy", "validation_loss", "sizes")
+    ours, theirs = ([{k: r[k] for k in keys} for r in f.read_metrics()] for f in (RunFolder(tmp_path), finished[0]))
+    assert ours == theirs
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(checkpoint_seconds=0.0), tmp_path)
+    _, new = checkpoints(tmp_path / "checkpoints")
+    new.write_bytes(new.read_bytes()[:-1])
+    said = []
+    monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
+    train.resume(tmp_path)
+    assert any(new.name in text and "refused" in text for text in said)
+    assert any("resumed at step 8" in text for text in said)
+    assert same(weights(tmp_path), weights(finished[0].path))
+
+
+def test_with_no_whole_checkpoint_a_run_does_not_silently_start_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), tmp_path)
+    for path in checkpoints(tmp_path / "checkpoints"):
+        path.write_bytes(b"?")
+    with pytest.raises(CheckpointError, match=r"no checkpoint.*is whole.*step-000000003"):
+        train.resume(tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path, monkeypatch):
+    cross_entropy, calls = loop.F.cross_entropy, []
+
+    def sometimes(*args, **kwargs):
+        calls.append(1)
+        return cross_entropy(*args, **kwargs) * (float("nan") if len(calls) == 5 else 1.0)
+
+    monkeypatch.setattr(loop.F, "cross_entropy", sometimes)
+    with pytest.raises(DivergedError, match=r"step 4 .*flexnet3 on digits.*step-000000004\.ckpt"):
+        train.train(tiny_recipe(checkpoint_seconds=0.0), tmp_path)
+    state = train.load_checkpoint(checkpoints(tmp_path / "checkpoints")[-1])
+    assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path):
+    folder = RunFolder(tmp_path)
+    with folder.locked(), pytest.raises(RunError, match="another process is training"):
+        train.train(tiny_recipe(), tmp_path)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished):
+    with pytest.raises(RunError, match="already holds a run"):
+        train.train(tiny_recipe(), finished[0].path)
+
+
+def test_a_finished_run_is_left_alone(finished):
+    before = weights(finished[0].path)
+    assert train.resume(finished[0].path)["test_accuracy"] == finished[1]["test_accuracy"]
+    assert same(weights(finished[0].path), before)
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(RunError, match="is no run"):
+        train.resume(tmp_path)
+
+
+def test_training_works_in_a_thread(tmp_path):
+    done = []
+    thread = threading.Thread(target=lambda: done.append(train.train(tiny_recipe(epochs=1), tmp_path)))
+    thread.start()
+    thread.join()
+    assert done[0]["steps"] == 6
+
+
+@pytest.mark.parametrize("change", [{"precision": "bf16"}, {"optim": {"clip": 0.1, "weight_decay": 0.1}}])
+def test_other_settings_train_too(tmp_path, change):
+    results = train.train(tiny_recipe(epochs=2, **change), tmp_path)
+    records = RunFolder(tmp_path).read_metrics()
+    assert records[1]["train_loss"] < records[0]["train_loss"]
+    assert results["selected"] == "validation"
+
+
+def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path, monkeypatch):
+    seen, evaluate = [], loop.evaluate
+    for module in (loop, train.run):
+        monkeypatch.setattr(module, "evaluate", lambda *args: seen.append(args) or evaluate(*args))
+    results = train.train(tiny_recipe(data={"name": "digits"}, epochs=2), tmp_path)
+    assert results["selected"] == "last"
+    assert len(seen) == 1
+
+
+def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
+    recipe = train.build_recipe(
+        {
+            "kind": "cross-resolution",
+            "source": 8,
+            "target": 16,
+            "finetune_epochs": 1,
+            "model": {"name": "flexnet3", "widths": [3], "generator_options": {"hidden": 4}},
+            "data": {"name": "digits"},
+            "epochs": 2,
+            "batch_size": 300,
+        }
+    )
+    results = train.train(recipe, tmp_path / "run")
+    assert (
+        results["change_out_of_the_box"] == results["out_of_the_box"]["accuracy"] - results["source"]["test_accuracy"]
+    )
+    target = from_pretrained(tmp_path / "run" / "target" / "weights")
+    assert target.stem.kernel_size == (17, 17)
+    assert RunFolder(tmp_path / "run" / "target").read_recipe().data.resolution == 16
+    # killed after the source: goes on with the target
+    (tmp_path / "run" / "results.json").unlink()
+    (tmp_path / "run" / "target" / "results.json").unlink()
+    again = train.resume(tmp_path / "run")
+    assert again["source"]["test_accuracy"] == results["source"]["test_accuracy"]
+    assert again["target"]["test_accuracy"] == results["target"]["test_accuracy"]

@@ -1,0 +1,24 @@
+"""A recipe small enough to train in seconds, with everything in it that a resumed run has to get right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flexconv.train import Recipe, build_recipe
+
+
+def tiny_recipe(**changes: Any) -> Recipe:
+    """FlexNet of one block on the digits, with dropout, augmentation, warm-up, both penalties and selection."""
+    tree = {
+        "model": {"name": "flexnet3", "widths": [3], "generator_options": {"hidden": 4}, "dropout": 0.2},
+        "data": {"name": "digits", "validation": 0.2, "augment": True},
+        "optim": {"lr": 0.02, "kernel_norm": 1e-4},
+        "schedule": {"warmup_epochs": 1},
+        "alias": {"weight": 0.1},
+        "epochs": 3,
+        "batch_size": 200,
+        "seed": 5,
+    }
+    recipe = build_recipe(tree | changes)
+    assert isinstance(recipe, Recipe)
+    return recipe
