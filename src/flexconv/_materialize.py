@@ -44,10 +44,12 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
 @torch.no_grad()
 def _plain(layer: FlexConvNd) -> nn.Module:
     """One layer as a plain convolution, behind a padding layer where that is not symmetric."""
+    if any(p.is_meta for p in layer.parameters()):
+        raise ValueError(f"{type(layer).__name__} is on the meta device: it has no kernel until its weights are there")
     layer._follow()
     windows = _without_negative_padding(layer)
     pads = layer._pads_of(windows)
-    symmetric = all(left == right for left, right in pads)
+    symmetric = all(left == right >= 0 for left, right in pads)
     weight = layer._sample(windows).to(layer._like().dtype)
     conv = _CONVS[layer.dims](
         layer.in_channels,
@@ -61,11 +63,12 @@ def _plain(layer: FlexConvNd) -> nn.Module:
         padding_mode=layer.padding_mode if symmetric else "zeros",
         device="meta",
     )
-    conv.weight = nn.Parameter(weight, requires_grad=any(p.requires_grad for p in layer.parameters()))
+    made_of = [p for p in layer.parameters() if p is not layer.bias]
+    conv.weight = nn.Parameter(weight, requires_grad=any(p.requires_grad for p in made_of))
     if layer.bias is not None:
         conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=layer.bias.requires_grad)
     conv.train(layer.training)
-    return conv if symmetric else nn.Sequential(_padding(layer, pads), conv).train(layer.training)
+    return conv if symmetric else nn.Sequential(*_padding(layer, pads), conv).train(layer.training)
 
 
 def _without_negative_padding(layer: FlexConvNd) -> tuple[Window, ...]:
@@ -78,7 +81,12 @@ def _without_negative_padding(layer: FlexConvNd) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def _padding(layer: FlexConvNd, pads: Pads) -> nn.Module:
-    amounts = tuple(amount for pair in reversed(pads) for amount in pair)
-    make = _PADS[layer.padding_mode][layer.dims]
-    return make(amounts, 0.0) if layer.padding_mode == "zeros" else make(amounts)
+def _padding(layer: FlexConvNd, pads: Pads) -> list[nn.Module]:
+    """The padding, and behind it the cropping that negative padding is."""
+    amounts = [amount for pair in reversed(pads) for amount in pair]
+    mode, constant = layer.padding_mode, _PADS["zeros"][layer.dims]
+    if mode == "zeros":
+        return [constant(tuple(amounts), 0.0)]
+    padding = _PADS[mode][layer.dims](tuple(max(0, amount) for amount in amounts))
+    crop = tuple(min(0, amount) for amount in amounts)
+    return [padding, constant(crop, 0.0)] if any(crop) else [padding]

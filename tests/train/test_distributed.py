@@ -42,16 +42,19 @@ def test_two_processes_are_one(tmp_path, port, precision, tolerance):
     run("-m", "tests.train.distributed_worker", str(tmp_path / "two"), precision, port=port)
     one, two = (torch.load(tmp_path / name) for name in ("one", "two"))
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)  # Fabric's logits are float32 in any case
-    # rounding makes noise of the zero gradient of a bias before a batch norm, and Adam makes steps of noise: they do not
-    # change the loss in training, but in evaluation
-    assert two["validation"] == pytest.approx(one["validation"], rel=1e-6 if precision == "fp64" else 1e-3)
+    assert two["validation"][2] == one["validation"][2]
+    if precision == "fp64":  # in float32, rounding makes noise of the zero gradient of a bias before a batch norm, and
+        # Adam makes steps of noise, which do not change the loss in training but do in evaluation
+        assert two["validation"] == pytest.approx(one["validation"], rel=1e-6)
     for step, gradients in enumerate(one["gradients"]):
         scale = max(g.abs().max() for g in gradients.values())
         for name, gradient in gradients.items():
             error = (two["gradients"][step][name] - gradient).abs().max() / scale
             assert error < tolerance, (step, name)
     for name, value in one["statistics"].items():
-        torch.testing.assert_close(two["statistics"][name], value, rtol=1e-3, atol=1e-3 if precision == "fp32" else 1e-9)
+        torch.testing.assert_close(
+            two["statistics"][name], value, rtol=1e-3, atol=1e-3 if precision == "fp32" else 1e-9
+        )
 
 
 def test_a_run_of_two_processes_writes_once(tmp_path, port):

@@ -216,7 +216,13 @@ def test_wrong_targets(tmp_path, photo):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("kodak", 7363), ("kodak/gabor", 7110), ("kodak/gabor-init", 7110), ("kodak/fourier", 7403), ("kodak/siren", 7137)],
+    [
+        ("kodak", 7363),
+        ("kodak/gabor", 7110),
+        ("kodak/gabor-init", 7110),
+        ("kodak/fourier", 7403),
+        ("kodak/siren", 7137),
+    ],
 )
 def test_kodak_recipes_have_the_published_sizes(name, count):
     """7.36 k, 7.11 k, 7.40 k and 7.14 k in the paper's table."""
