@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flexconv import FlexConv1d, FlexConv2d, GaussianMask
-from flexconv.testing import assert_causal, assert_streaming_matches, assert_translation_equivariant
+from flexconv import FlexConv1d, FlexConv2d, GaussianMask, at_resolution
+from flexconv.nn import MAGNet
+from flexconv.testing import (
+    assert_causal,
+    assert_resolution_consistent,
+    assert_streaming_matches,
+    assert_translation_equivariant,
+    resolution_error,
+)
 
 
 def causal(channels=2, kernel_size=7, **options):
@@ -209,3 +218,71 @@ def test_what_mixes_time_inside_a_forward_fails(function, reason):
 def test_what_cannot_stream_is_refused_with_its_reason():
     with pytest.raises(ValueError, match="would have to see the future"):
         assert_streaming_matches(FlexConv1d(2, 2, 5), torch.randn(1, 2, 8), 2)
+
+
+# --- assert_resolution_consistent -------------------------------------------------------------------------------------
+
+
+def smooth(kind=FlexConv1d, size=17, *, sigma=0.3, input_scale=2.0, **options):
+    kernel = partial(MAGNet, hidden=4, layers=1, input_scale=input_scale)
+    return kind(2, 2, size, **({"kernel": kernel, "mask": GaussianMask(kind.dims, sigma=sigma)} | options))
+
+
+@pytest.mark.parametrize("scale", [2, 1.5, 1.75])
+@pytest.mark.parametrize(
+    "make", [smooth, partial(smooth, padding="causal"), partial(smooth, FlexConv2d)], ids=["1D", "causal", "2D"]
+)
+def test_a_smooth_kernel_is_consistent(make, scale):
+    layer = make()
+    assert_resolution_consistent(layer, scale, 0.05)
+    assert_resolution_consistent(at_resolution(layer, scale), 1 / scale, 0.05)
+
+
+def test_one_scale_and_one_size_per_axis():
+    assert_resolution_consistent(smooth(FlexConv2d, (17, 33)), (2, 1.5), 0.05, size=(20, 31))
+
+
+def test_an_aliased_kernel_is_not_and_the_message_says_by_how_much():
+    layer = smooth(input_scale=200.0)
+    with pytest.raises(
+        AssertionError, match=r"^at 2 times the resolution outputs differ by \d\.\de[+-]\d\d; allowed 5e-02$"
+    ):
+        assert_resolution_consistent(layer, 2, 0.05)
+
+
+def test_cropping_anew_is_less_consistent():
+    layer = smooth(sigma=0.075, input_scale=1.0, padding="causal")
+    limit = 2 * resolution_error(layer, 2)
+    assert_resolution_consistent(layer, 2, limit)
+    with pytest.raises(AssertionError, match="outputs differ"):
+        assert_resolution_consistent(layer, 2, limit, crop="hard")
+
+
+def test_a_kernel_of_nan_is_not_consistent():
+    layer = smooth()
+    nn.init.constant_(layer.generator.output.weight, torch.nan)
+    with pytest.raises(AssertionError, match="outputs differ by nan"):
+        assert_resolution_consistent(layer, 2, 1.0)
+
+
+def test_the_error_is_that_of_the_layer_and_leaves_it_alone():
+    layer = smooth()
+    state = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert resolution_error(layer, 1) < 1e-6
+    errors = [resolution_error(layer, 2, seed=seed) for seed in (0, 0, 1)]
+    assert errors[0] == errors[1] != errors[2]
+    assert layer.training
+    assert layer.kernel_size == (17,)
+    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+    assert all(p.grad is None for p in layer.parameters())
+
+
+def test_coarser_waves_are_easier():
+    layer = smooth(input_scale=8.0)
+    assert resolution_error(layer, 2, cycles=1.0, size=64) < resolution_error(layer, 2, cycles=12.0, size=64)
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"padding_mode": "circular"}], ids=str)
+def test_what_cannot_be_compared_sample_by_sample_is_refused(options):
+    with pytest.raises(ValueError, match="wants stride 1 and padding_mode 'zeros'"):
+        assert_resolution_consistent(smooth(**options), 2, 0.1)

@@ -80,7 +80,7 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
 
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
-    Where a batch fails, so do the old statistics.
+    Where a batch fails, the old statistics come back.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     if not norms:
@@ -121,34 +121,39 @@ def _scales(scale: float | Sequence[float], dims: int) -> list[float]:
 
 
 def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
-    old, taper = layer.axes, crop == "taper" and not layer.generator.conserves_sum
-    new = tuple(_resampled(axis, scale, taper=taper) for axis, scale in zip(old, scales, strict=True))
+    old, scaled = layer.axes, not layer.generator.conserves_sum
+    new = tuple(
+        _resampled(axis, scale, taper=crop == "taper", weighted=scaled) for axis, scale in zip(old, scales, strict=True)
+    )
     layer.padding = _scaled_padding(layer, new, scales)
     layer.resampled_axes = new
     layer.kernel_size = tuple(axis.size for axis in new)
-    if not layer.generator.conserves_sum:
+    if scaled:
         layer.kernel_scale *= math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
     layer.generator.attach_(new)
-    if layer.mask is not None:
-        layer.mask.trained_on = (layer.mask.trained_on or old) if crop == "taper" else None
     layer._extent = Extent(new)
 
 
-def _resampled(axis: Axis, scale: float, *, taper: bool) -> Axis:
-    """The axis with `scale` times as many taps: the number that comes closest to the stretch it had."""
-    if axis.size == 1 or scale == 1:
-        return axis
-    spacing, intervals = axis.spacing / scale, (axis.size - 1) * scale
-    symmetric = not axis.causal and axis.size % 2 == 1  # there is a tap at 0: keep it
+def _resampled(axis: Axis, scale: float, *, taper: bool, weighted: bool) -> Axis:
+    """The axis with `scale` times as many taps: the number that comes closest to the stretch it had.
+
+    Always from the grid that was trained on, so that there and back is where it was.
+    """
+    old = axis.origin or axis
+    scale *= old.spacing / axis.spacing
+    if old.size == 1 or math.isclose(scale, 1.0):
+        return old
+    spacing, intervals = old.spacing / scale, (old.size - 1) * scale
+    symmetric = not old.causal and old.size % 2 == 1  # there is a tap at 0: keep it
     size = 2 * round(intervals / 2) + 1 if symmetric else round(intervals) + 1
-    new = Axis(size, axis.causal, None if math.isclose(spacing * (size - 1), 2.0) else spacing)
+    new = Axis(size, old.causal, None if math.isclose(spacing * (size - 1), 2.0) else spacing)
     if not taper:
         return new
-    # a tap of weight 1 reaches half a spacing to either side, and one of weight w reaches w − ½ to the outside
-    low = axis.first - (axis.ends[0] - 0.5) * axis.spacing
-    high = axis.last + (axis.ends[1] - 0.5) * axis.spacing
-    first, last = 0.5 + (new.first - low) / spacing, 0.5 + (high - new.last) / spacing
-    return new._replace(ends=(first, last) if size > 1 else (first + last - 1.0, 1.0))
+    # a tap stands for half a spacing on either side of it; the outer half of the last one is the same stretch as before
+    first = 0.5 + (new.first - old.first + old.spacing / 2) / spacing
+    last = 0.5 + (old.last + old.spacing / 2 - new.last) / spacing
+    ends = (first, last) if size > 1 else (first + last - 1.0, 1.0)  # both ends are the one tap there is
+    return new._replace(origin=old, ends=ends if weighted else (1.0, 1.0))
 
 
 def _scaled_padding(layer: FlexConvNd, new: Sequence[Axis], scales: Sequence[float]) -> Padding:

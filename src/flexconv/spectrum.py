@@ -81,6 +81,8 @@ def measured_bandwidth(
     The kernel is sampled on the whole grid, `oversample` times as densely as the layer does and uncropped, and
     transformed. What the layer's own grid would fold back therefore shows at its true frequency.
     """
+    if not isinstance(layer, FlexConvNd):
+        raise TypeError(f"measured_bandwidth wants a FlexConv layer; got {type(layer).__name__}")
     if not 0 < energy < 1:
         raise ValueError(f"energy must lie between 0 and 1, a share of the whole; got {energy}")
     axes = [_denser(axis, positive_int("oversample", oversample)) for axis in layer.axes]

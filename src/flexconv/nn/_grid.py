@@ -23,13 +23,15 @@ class Axis(NamedTuple):
     """One axis of a kernel grid: its number of taps, and whether it looks back only.
 
     On a grid that was resampled, `step` is set where the taps do not end exactly on ±1, because the ratio does not fit;
-    and the first and last tap may stand for more or less than the others: `ends` are their weights.
+    the first and last tap may stand for more or less than the others: `ends` are their weights; and `origin` is the
+    axis that was trained on, if that still decides how much of the axis is in use.
     """
 
     size: int
     causal: bool
     step: float | None = None
     ends: tuple[float, float] = (1.0, 1.0)
+    origin: Axis | None = None
 
     @property
     def spacing(self) -> float:

@@ -5,7 +5,7 @@
 
 Peak 1, one mask per layer, shared by all its channels. Cropping carries no gradient: it is a comparison.
 
-On another grid than the one it was trained on (`trained_on`) a mask keeps the stretch that its taps covered there. The
+On another grid than the one it was trained on (`Axis.origin`) a mask keeps the stretch that its taps covered there. The
 hard edge between the last tap kept and the first one cropped becomes a ramp between the two, and the values are scaled
 so that their sum times the spacing stays what it was.
 """
@@ -22,6 +22,7 @@ from .._arguments import per_axis_floats, positive_int, unknown_name
 from ._grid import Axis, tap_weights
 
 SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
+RAMP_SLACK = 1e-4  # in widths of a ramp: at whole ratios it ends on a tap, which rounding must not keep
 FORMS = ("guarded", "authors")
 
 
@@ -64,7 +65,6 @@ class GaussianMask(nn.Module):
         self.initial_sigma = per_axis_floats("sigma", sigma, dims)
         if 0 in self.initial_sigma:
             raise ValueError(f"sigma must not be 0; got {sigma}")
-        self.trained_on: tuple[Axis, ...] | None = None  # the grid whose taps say what is kept; None: the layer's own
         self.mean = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
         self.sigma = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
         GaussianMask.reset_parameters(self)
@@ -91,7 +91,10 @@ class GaussianMask(nn.Module):
 
         A function of tensors, so that the same formula runs in the graph and on a host copy.
         """
-        return self._across_grids(self._bounds(parameters, self.trained_on or axes), axes)
+        bounds = self._bounds(parameters, _origins(axes))
+        if not _moved(axes):
+            return bounds
+        return torch.stack([_ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
 
     def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """The bounds on the grid that the mask was trained on → [D, 2]."""
@@ -103,46 +106,37 @@ class GaussianMask(nn.Module):
         mean, sigma = _guard(mean, sigma, axes)
         return _keep_enough(mean, self._reach(sigma), axes)
 
-    def _across_grids(self, bounds: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-        """The outer ends of the ramps, where `axes` are not the grid that the mask was trained on → [D, 2]."""
-        if self.trained_on is None:
-            return bounds
-        ramps = [
-            _ramp_ends(bounds[d], old, new) for d, (old, new) in enumerate(zip(self.trained_on, axes, strict=True))
-        ]
-        return torch.stack(ramps)
-
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
         """How much of every tap is kept, per axis → [n_d] each: 0 or 1, and between on the ramps of another grid."""
         # so written that bounds of NaN keep everything: the window is NaN then, and not silently 0
         kept = [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
-        if self.trained_on is None:
+        if not _moved(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
-        widths = [max(old.spacing, new.spacing) for old, new in zip(self.trained_on, axes, strict=True)]
+        widths = [axis.spacing for axis in _coarser(axes)]
         return [
-            torch.minimum((x - bounds[d, 0]) / widths[d], (bounds[d, 1] - x) / widths[d]).clamp(0, 1) * kept[d]
+            (torch.minimum(x - bounds[d, 0], bounds[d, 1] - x) / widths[d] + RAMP_SLACK).clamp(0, 1) * kept[d]
             for d, x in enumerate(lines)
         ]
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Window values on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
         window = self._window(lines, axes)
-        if self.trained_on is None:
+        if not _moved(axes):
             return window
-        return window * self._total(self.trained_on, lines[0]) / self._total(axes, lines[0])
+        return window * self._total(_origins(axes), lines[0]) / self._total(axes, lines[0])
 
     def _total(self, axes: Sequence[Axis], like: torch.Tensor) -> torch.Tensor:
         """The window summed over a whole grid, times the spacing → scalar."""
         whole = [axis.whole for axis in axes]
         lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
         total = (self._window(lines, axes) * tap_weights(axes, whole, like=like)).sum()
-        return total * math.prod(axis.spacing for axis in axes)
+        return total * math.prod([axis.spacing for axis in axes])  # a list: dynamo traces no generator here
 
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
         kept = self._kept(self.bounds((mean.detach(), sigma.detach()), axes), lines, axes)
         if self.form == "guarded":
-            mean, sigma = _guard(mean, sigma, self.trained_on or axes)
+            mean, sigma = _guard(mean, sigma, _coarser(axes))
         window = lines[0].new_ones(())
         for d, (x, keep) in enumerate(zip(lines, kept, strict=True)):
             profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
@@ -151,7 +145,7 @@ class GaussianMask(nn.Module):
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         """The least |σ| per axis that the window is computed with; 0 in the authors' form, which has no guard."""
-        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in self.trained_on or axes]
+        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in _coarser(axes)]
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
         """Distance from the centre at which a factor of the window falls to the threshold."""
@@ -207,7 +201,7 @@ class RotatedGaussianMask(GaussianMask):
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
         rows, columns = self._kept(self.bounds((mean.detach(), sigma.detach(), angle.detach()), axes), lines, axes)
-        mean, sigma = _guard(mean, sigma, _coarsest(self.trained_on or axes))
+        mean, sigma = _guard(mean, sigma, _coarsest(_coarser(axes)))
         cos, sin = angle.cos(), angle.sin()
         x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
         u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
@@ -215,7 +209,7 @@ class RotatedGaussianMask(GaussianMask):
         return window * (rows.unsqueeze(1) * columns.unsqueeze(0))
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
-        return [SIGMA_FLOOR * axis.spacing for axis in _coarsest(self.trained_on or axes)]
+        return [SIGMA_FLOOR * axis.spacing for axis in _coarsest(_coarser(axes))]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, angle={self.initial_angle:g}"
@@ -296,14 +290,30 @@ def _everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
     return torch.cat([-ends[:, :1], ends[:, 1:]], 1)
 
 
-def _ramp_ends(bounds: torch.Tensor, old: Axis, new: Axis) -> torch.Tensor:
-    """Where the kept stretch [2] of the old grid fades to nothing on the new one; infinite at the ends of the grid.
+def _moved(axes: Sequence[Axis]) -> bool:
+    """Whether the grid is another one than what the mask was trained on."""
+    return any(axis.origin is not None for axis in axes)
+
+
+def _origins(axes: Sequence[Axis]) -> list[Axis]:
+    """The grid that the mask was trained on."""
+    return [axis.origin or axis for axis in axes]
+
+
+def _coarser(axes: Sequence[Axis]) -> list[Axis]:
+    """Per axis, this grid or the one trained on: a σ that either resolves, lest the window fall between taps."""
+    return [max(axis, axis.origin or axis, key=lambda each: each.spacing) for axis in axes]
+
+
+def _ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """Where the stretch that `bounds` [2] keep of the old grid fades to nothing on the new; infinite where it ends.
 
     The stretch ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
     """
+    old = axis.origin or axis
     position = (bounds - old.first) / old.spacing
     below, above = position[0].floor(), position[1].ceil()  # the first taps cropped
-    fade = max(new.spacing - old.spacing, 0.0) / 2
+    fade = max(axis.spacing - old.spacing, 0.0) / 2 - RAMP_SLACK * max(old.spacing, axis.spacing)
     low = torch.where(below < 0, -math.inf, old.first + below * old.spacing - fade)
     high = torch.where(above > old.size - 1, math.inf, old.first + above * old.spacing + fade)
     return torch.stack([low, high])

@@ -1,0 +1,24 @@
+"""Pictures of layers, networks and training runs, with matplotlib (`pip install "flexconv[viz]"`).
+
+    from flexconv import viz
+    viz.plot_kernel(layer).savefig("kernel.pdf")
+
+Every function returns a `matplotlib.figure.Figure` of a page's width, in one look, and leaves it to the caller to save
+it. pyplot is not used; models, their gradients and random numbers stay as they are.
+"""
+
+try:
+    import matplotlib  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'flexconv.viz draws with matplotlib, which is not installed: pip install "flexconv[viz]"', name=error.name
+    ) from error
+
+from ._curves import plot_curves as plot_curves
+from ._gabors import plot_gabors as plot_gabors
+from ._kernel import plot_kernel as plot_kernel
+from ._masks import plot_masks as plot_masks
+from ._sizes import plot_sizes as plot_sizes
+from ._spectrum import plot_spectrum as plot_spectrum
+
+__all__ = ["plot_curves", "plot_gabors", "plot_kernel", "plot_masks", "plot_sizes", "plot_spectrum"]

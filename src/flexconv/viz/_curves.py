@@ -1,0 +1,96 @@
+"""How losses, accuracies and other metrics went during training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ._style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
+
+Record = Mapping[str, object]
+
+COUNTS = ("epoch", "step")  # what records may be counted in
+SPLITS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
+FIRST = ("loss", "accuracy")  # of the panels
+DECADES = 2.0  # a loss that falls through more is drawn on a logarithmic axis
+
+
+@styled
+def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = None) -> Figure:
+    """Losses, accuracies and other metrics over training, one panel per metric with its splits.
+
+    Arguments:
+        records: dictionaries such as {"epoch": 3, "train_loss": 0.4, "validation_accuracy": 0.8}: a count ("step" or
+            "epoch") and numbers named metric or split_metric. A record need not have all of them.
+        metrics: which metrics, such as ("loss",). None: all that have splits.
+
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("there are no records to draw; plot_curves wants a list of dictionaries")
+    count = next((name for name in COUNTS if all(name in record for record in records)), None)
+    if count is None:
+        raise ValueError(f"every record needs its {' or '.join(COUNTS)}; the first has {sorted(records[0])}")
+    found = _metrics(records)
+    chosen = list(metrics) if metrics is not None else [name for name, splits in found.items() if {*splits} - {""}]
+    if missing := [name for name in chosen if name not in found]:
+        raise ValueError(f"no record has the metric {missing[0]!r}; there are {', '.join(map(repr, found)) or 'none'}")
+    if not chosen:
+        raise ValueError(f"no record has a metric named like 'train_loss'; the first has {sorted(records[0])}")
+    columns = min(len(chosen), 3)
+    rows = math.ceil(len(chosen) / columns)
+    figure = new_figure(PAGE if columns > 1 else PAGE / 2, 2.5 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for panel in panels.flat[len(chosen) :]:
+        panel.set_axis_off()
+    for panel, metric in zip(panels.flat, chosen, strict=False):
+        _draw_metric(panel, records, count, metric, found[metric])
+    return figure
+
+
+def _metrics(records: Sequence[Record]) -> dict[str, dict[str, str]]:
+    """Which splits every metric has, and under which key: {"loss": {"train": "train_loss"}}; losses first."""
+    found: dict[str, dict[str, str]] = {}
+    for key in dict.fromkeys(key for record in records for key in record if key not in COUNTS):
+        if any(_is_number(record.get(key)) for record in records):
+            split, _, metric = key.partition("_")
+            split, metric = (split, metric) if split in SPLITS and metric else ("", key)
+            found.setdefault(metric, {})[split] = key
+    return dict(sorted(found.items(), key=lambda item: FIRST.index(item[0]) if item[0] in FIRST else len(FIRST)))
+
+
+def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str, splits: Mapping[str, str]) -> None:
+    smallest, largest = math.inf, 0.0
+    for split, key in splits.items():
+        points = [(float(r[count]), float(r[key])) for r in records if _is_number(r.get(key))]  # type: ignore[arg-type]
+        steps, values = zip(*points, strict=True)
+        marker = "o" if len(points) < 15 else None
+        panel.plot(steps, values, color=SPLITS[split], marker=marker, markersize=2.5, label=split or metric)
+        finite = [value for value in values if math.isfinite(value)]
+        smallest, largest = min([smallest, *finite]), max([largest, *finite])
+        if split not in ("train", "") and finite:
+            _mark_best(panel, points, SPLITS[split], lowest=metric.endswith("loss"))
+    if metric.endswith("loss") and 0 < smallest < largest * 10**-DECADES:
+        panel.set_yscale("log")
+    panel.set_title(metric.replace("_", " "))
+    panel.set_xlabel(count)
+    panel.grid(axis="y")
+    panel.legend()
+
+
+def _mark_best(panel: Axes, points: Sequence[tuple[float, float]], colour: str, *, lowest: bool) -> None:
+    """A ring around the best value, and its number."""
+    finite = [point for point in points if math.isfinite(point[1])]
+    step, value = min(finite, key=lambda p: p[1]) if lowest else max(finite, key=lambda p: p[1])
+    panel.plot(step, value, "o", markersize=4.5, markerfacecolor="none", color=colour, gid="best")
+    below = (0, 6) if lowest else (0, -9)
+    panel.annotate(
+        f"{value:.4g}", (step, value), below, textcoords="offset points", ha="center", color=colour, fontsize=7
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,58 @@
+"""How kernel sizes went during training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from .._arguments import positive_int
+from ._style import NAMES, PAGE, depth_colours, evenly, new_figure, shorten, some_of, styled
+
+History = Mapping[str, Sequence[tuple[float, int | Sequence[int]]]]
+
+
+@styled
+def plot_sizes(history: History, *, most: int = 16) -> Figure:
+    """Kernel sizes over training, one panel per axis, one line per layer, dark to light with depth.
+
+    Arguments:
+        history: by layer name, in the order of the layers, a list of (step, size): an int or one per axis, such as
+            what `refresh_extents(model)` returns, collected now and then.
+        most: how many layers at most. Of a deeper model, so many are shown that lie evenly over its depth.
+
+    """
+    curves = {name: _check_sizes(name, points) for name, points in history.items()}
+    if not any(curves.values()):
+        raise ValueError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
+    names = [list(curves)[index] for index in evenly(positive_int("most", most), len(curves))]
+    dims = max(len(size) for points in curves.values() for _, size in points)
+    title = f"Kernel sizes in taps, {some_of(len(names), len(curves), 'layers')}"
+    figure = new_figure(PAGE, 2.9 if dims < 3 else 2.5, title)
+    panels = figure.subplots(1, dims, squeeze=False, sharey=True)[0]
+    for name, colour in zip(names, depth_colours(len(names)), strict=True):
+        for d, panel in enumerate(panels):
+            points = [(step, size[d]) for step, size in curves[name] if len(size) > d]
+            label = shorten(name) if d == 0 else None
+            steps, sizes = [step for step, _ in points], [size for _, size in points]
+            panel.plot(steps, sizes, color=colour, drawstyle="steps-post", label=label)
+    for d, panel in enumerate(panels):
+        panel.set_xlabel("step")
+        panel.set_title(NAMES[dims][d] if dims > 1 else "")
+        panel.set_ylim(0, None)
+        panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.grid(axis="y")
+    panels[0].set_ylabel("size")
+    figure.legend(loc="outside right upper", title="layer", alignment="left", handlelength=1.4)
+    return figure
+
+
+def _check_sizes(name: str, points: Sequence[tuple[float, int | Sequence[int]]]) -> list[tuple[float, tuple[int, ...]]]:
+    try:
+        curve = [(step, (size,) if isinstance(size, int) else tuple(size)) for step, size in points]
+    except (TypeError, ValueError):
+        raise TypeError(f"sizes of layer {name!r} must be a list of (step, size); got {points!r}") from None
+    if wrong := [size for _, size in curve if not 1 <= len(size) <= 3]:
+        raise ValueError(f"sizes of layer {name!r} must have 1 to 3 axes; got {wrong[0]}")
+    return curve

@@ -1,0 +1,125 @@
+"""Sizes and metrics over training."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flexconv import FlexConv2d, refresh_extents
+from flexconv.viz import plot_curves, plot_sizes
+
+from .conftest import marked, title_of
+
+
+def test_sizes_are_steps_per_layer_and_axis(draw):
+    history = {"a": [(0, (3, 5)), (10, (5, 7)), (20, (5, 9))], "b": [(0, (3, 3)), (20, (11, 13))]}
+    figure = draw(plot_sizes(history))
+    assert [panel.get_title() for panel in figure.axes] == ["height", "width"]
+    for d, panel in enumerate(figure.axes):
+        for line, points in zip(panel.lines, history.values(), strict=True):
+            assert list(line.get_xdata()) == [step for step, _ in points]
+            assert list(line.get_ydata()) == [size[d] for _, size in points]
+            assert line.get_drawstyle() == "steps-post"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_sizes_take_what_refresh_extents_gives_and_plain_ints(draw):
+    model = FlexConv2d(1, 1, 9)
+    history = {name or "layer": [(0, size)] for name, size in refresh_extents(model).items()}
+    draw(plot_sizes(history))
+    (panel,) = draw(plot_sizes({"a": [(0, 3), (1, 5)]})).axes
+    assert list(panel.lines[0].get_ydata()) == [3, 5]
+
+
+def test_mixed_layers_and_empty_lists(draw):
+    figure = draw(plot_sizes({"a": [(0, 3)], "b": [(0, (5, 7, 9))], "c": []}))
+    assert len(figure.axes) == 3
+    assert [len(panel.lines[0].get_xdata()) for panel in figure.axes] == [1, 0, 0]
+
+
+def test_many_layers_are_thinned_out():
+    figure = plot_sizes({f"layer{i}": [(0, 3), (1, 3 + i)] for i in range(50)}, most=5)
+    assert "5 of 50 layers" in title_of(figure)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["layer0", "layer12", "layer24", "layer37", "layer49"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 5
+    assert len(plot_sizes({"a": [], "b": [(0, (3, 5))]}, most=1).axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "message"),
+    [
+        ({}, ValueError, "history is empty"),
+        ({"a": []}, ValueError, "history is empty"),
+        ({"a": [3, 5]}, TypeError, r"sizes of layer 'a' must be a list of \(step, size\); got \[3, 5\]"),
+        ({"a": [(0, (1, 2, 3, 4))]}, ValueError, r"sizes of layer 'a' must have 1 to 3 axes; got \(1, 2, 3, 4\)"),
+    ],
+)
+def test_bad_history(history, error, message):
+    with pytest.raises(error, match=message):
+        plot_sizes(history)
+
+
+RECORDS = [
+    {"epoch": 0, "train_loss": 2.0, "validation_loss": 2.1, "validation_accuracy": 0.3, "seconds": 4.0},
+    {"epoch": 1, "train_loss": 1.0, "seconds": 4.0},
+    {"epoch": 2, "train_loss": 0.5, "validation_loss": 1.2, "validation_accuracy": 0.6, "seconds": 4.0},
+    {"epoch": 3, "train_loss": 0.4, "validation_loss": 1.4, "validation_accuracy": 0.5, "seconds": 4.0},
+]
+
+
+def curve(panel, label):
+    (line,) = [line for line in panel.lines if line.get_label() == label]
+    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+def test_curves_have_a_panel_per_metric_with_its_splits(draw):
+    loss, accuracy = draw(plot_curves(RECORDS)).axes
+    assert (loss.get_title(), accuracy.get_title()) == ("loss", "accuracy")
+    assert curve(loss, "train") == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.4)]
+    assert curve(loss, "validation") == [(0, 2.1), (2, 1.2), (3, 1.4)]
+    assert curve(accuracy, "validation") == [(0, 0.3), (2, 0.6), (3, 0.5)]
+    assert loss.get_xlabel() == "epoch"
+
+
+def test_the_best_validation_is_marked():
+    loss, accuracy = plot_curves(RECORDS).axes
+    (lowest,), (highest,) = marked(loss, "best"), marked(accuracy, "best")
+    assert (lowest.get_xdata()[0], lowest.get_ydata()[0]) == (2, 1.2)
+    assert (highest.get_xdata()[0], highest.get_ydata()[0]) == (2, 0.6)
+    assert "0.6" in [text.get_text() for text in accuracy.texts]
+
+
+def test_other_metrics_on_demand(draw):
+    (panel,) = draw(plot_curves(RECORDS, metrics=["seconds"])).axes
+    assert curve(panel, "seconds") == [(epoch, 4.0) for epoch in range(4)]
+
+
+def test_steps_count_too_and_long_falls_are_logarithmic(draw):
+    records = [{"step": 100 * i, "train_loss": math.exp(-i)} for i in range(20)]
+    (panel,) = draw(plot_curves(records)).axes
+    assert panel.get_xlabel() == "step"
+    assert panel.get_yscale() == "log"
+    assert plot_curves(RECORDS).axes[0].get_yscale() == "linear"
+
+
+def test_nan_is_a_gap_and_text_is_no_metric(draw):
+    records = [{"epoch": i, "train_loss": math.nan if i == 1 else 1.0, "train_note": "x"} for i in range(3)]
+    records += [{"epoch": 3, "validation_loss": math.nan}]
+    (panel,) = draw(plot_curves(records)).axes
+    assert len(curve(panel, "train")) == 3
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "message"),
+    [
+        ([], {}, "there are no records"),
+        ([{"train_loss": 1.0}], {}, r"every record needs its epoch or step; the first has \['train_loss'\]"),
+        ([{"epoch": 1, "lr": 1.0}], {}, "no record has a metric named like 'train_loss'"),
+        ([{"epoch": 1, "train_loss": 1.0}], {"metrics": ["auc"]}, "no record has the metric 'auc'; there are 'loss'"),
+    ],
+)
+def test_bad_records(records, options, message):
+    with pytest.raises(ValueError, match=message):
+        plot_curves(records, **options)
