@@ -839,7 +839,7 @@ def test_after_a_change_of_resolution():
 
 
 def test_there_and_back_is_where_it_was_also_for_even_kernels_and_single_taps():
-    even = make(1, 4, padding=(1, 2))
+    even = make(1, 4, padding=[(1, 2)])
     assert at_resolution(at_resolution(even, 2), 0.5).kernel_size == (4,)
     single = at_resolution(make(1, 5), 0.1)
     assert single.kernel_size == (1,)

@@ -102,9 +102,7 @@ def alexnet(root: Path, *, filter: int = 0, channel: int | None = 0, size: int =
     return Targets((f"alexnet-{filter}",), values, pictures=False)
 
 
-def kodak(
-    root: Path, *, images: Sequence[str] | None = None, size: int | tuple[int, int] | None = None
-) -> Targets:
+def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[int, int] | None = None) -> Targets:
     """All 24 photographs, or those named (kodim01, …); lying, 512 × 768, or brought to `size` (height, width)."""
     found = datasets.load("kodak", root=root)
     names = found.class_names if images is None else tuple(_listed("images", images))
@@ -113,7 +111,9 @@ def kodak(
             unknown_name("Kodak image", name, found.class_names)
     assert isinstance(found.train.inputs, torch.Tensor)
     pixels = found.train.inputs[[found.class_names.index(name) for name in names]]
-    return Targets(names, _pixels(pixels, size), pictures=True, note="" if size is None else f"at {_size(pixels, size)}")
+    return Targets(
+        names, _pixels(pixels, size), pictures=True, note="" if size is None else f"at {_size(pixels, size)}"
+    )
 
 
 def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
