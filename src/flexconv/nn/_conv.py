@@ -76,6 +76,7 @@ class FlexConvNd(nn.Module):
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
+        self._ahead: torch.Tensor | None = None  # a kernel that was sampled before the forward, see `_ahead.py`
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class FlexConvNd(nn.Module):
         """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""
 
         def sample() -> torch.Tensor:
-            weight = self._sample(windows)
+            weight = self._sample(windows) if self._ahead is None else self._ahead
             return weight if dtype is None else weight.to(dtype)
 
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():

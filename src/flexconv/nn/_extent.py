@@ -42,6 +42,11 @@ class _OptimizerSteps:
 register_optimizer_step_post_hook(_OptimizerSteps())
 
 
+def parameters_changed() -> None:
+    """Let all layers look at their sizes again: for steps that no hook sees, such as a replayed CUDA graph."""
+    _OptimizerSteps.taken += 1
+
+
 class SizeSource(Protocol):
     """A mask, or a generator with a size of its own."""
 

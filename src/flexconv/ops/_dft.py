@@ -26,6 +26,8 @@ from ._fft import fft_conv
 from ._geometry import Geometry, output_size, skip_unread_samples
 
 LARGEST_WHOLE = 2**20  # entries of a matrix for all axes at once; beyond, an axis at a time is faster
+LARGEST_MIXED = 2**22  # the same for the data alone, where launches cost more than arithmetic: …
+FEW_ROWS = 8192  # … up to so many images × channels
 LONGEST_LINE = 4096  # circle of one axis; beyond, sequences are split
 LONGEST_SPLIT = 2**17  # beyond, the FFT takes over
 
@@ -73,7 +75,8 @@ def dft_conv(
             tuple(index(n) for n in each) for each in (used.shape[2:], weight.shape[2:], outputs, lefts)
         )
         planned = make_plan if torch.compiler.is_compiling() else _remembered_plan
-        plan = planned(size, taps, made, lefts, geometry, style)
+        rows = index(used.shape[0]) * index(used.shape[1])
+        plan = planned(size, taps, made, lefts, geometry, style, few=rows <= FEW_ROWS)
     if plan is None:
         return fft_conv(x, weight, bias, geometry)
     device = x.device.type
@@ -136,15 +139,17 @@ def make_plan(
     lefts: tuple[int, ...],
     geometry: Geometry,
     style: str | None = None,
+    *,
+    few: bool = False,
 ) -> Plan | None:
-    """How to transform these shapes; None where the FFT should."""
+    """How to transform these shapes, and whether they are few; None where the FFT should."""
     points = (
         tuple(Points(n, left, 1) for n, left in zip(size, lefts, strict=True)),
         tuple(Points(k, 0, d) for k, d in zip(taps, geometry.dilation, strict=True)),
         tuple(Points(m, 0, s) for m, s in zip(outputs, geometry.stride, strict=True)),
     )
     circles = tuple(_circle(*each, alone=len(size) == 1) for each in zip(*points, strict=True))
-    style = style or _style(circles, size)
+    style = style or _style(circles, size, few)
     if style == "fft":
         return None
     if style == "long":
@@ -165,12 +170,15 @@ def make_plan(
 _remembered_plan = functools.lru_cache(maxsize=4096)(make_plan)
 
 
-def _style(circles: tuple[int, ...], size: tuple[int, ...]) -> str:
+def _style(circles: tuple[int, ...], size: tuple[int, ...], few: bool) -> str:
     if len(circles) == 1:
         return "whole" if circles[0] <= LONGEST_LINE else "long" if circles[0] <= LONGEST_SPLIT else "fft"
     if max(circles) > LONGEST_LINE:
         return "fft"
-    return "whole" if math.prod(circles) * math.prod(size) <= LARGEST_WHOLE else "axes"
+    entries = math.prod(circles) * math.prod(size)
+    if entries <= LARGEST_WHOLE:
+        return "whole"
+    return "mixed" if few and len(circles) == 2 and entries <= LARGEST_MIXED else "axes"
 
 
 def shortest_circle(x: Points, weight: Points, y: Points) -> int:

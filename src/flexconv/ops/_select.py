@@ -1,7 +1,8 @@
 """`algorithm="auto"`: estimate what each algorithm would cost, take the cheaper.
 
 The estimate is a handful of nanoseconds-per-unit constants per device class, fitted by `benchmarks/calibrate.py`. It
-reads shapes, and whether gradients will be wanted: no timing, no synchronisation, the same answer every time.
+reads shapes, and whether gradients will be wanted: no timing, no synchronisation, the same answer every time. Where a
+GPU would transform, matrix products do it instead if they were faster in `benchmarks/dft.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from .._context import exporting
+from .._context import autocast_enabled, exporting
 from ._fft import circular_sizes
 from ._geometry import Geometry, output_size
 
@@ -108,7 +109,24 @@ def pick(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> str:
     device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     choose = _cheaper if torch.compiler.is_compiling() else _remembered_cheaper
-    return choose(device, training, tuple(x.shape), tuple(weight.shape), geometry)
+    name = choose(device, training, tuple(x.shape), tuple(weight.shape), geometry)
+    return _on_tensor_cores(name, x, weight) if device == "cuda" and training else name
+
+
+SMALL_KERNEL = 25  # taps up to which cuDNN is faster in half precision
+LARGE_IMAGE = 64  # side from which nothing was measured
+
+
+def _on_tensor_cores(name: str, x: torch.Tensor, weight: torch.Tensor) -> str:
+    """`name`, or "dft" where that took less time on an H200."""
+    size, taps = x.shape[2:], weight.shape[2:]
+    if weight.shape[1] == 1 or len(size) == 3 or (len(size) == 2 and max(size) > LARGE_IMAGE):
+        return name
+    dtype = torch.get_autocast_dtype("cuda") if autocast_enabled("cuda") else x.dtype
+    if dtype.itemsize == 2:
+        return "dft" if math.prod(taps) > SMALL_KERNEL else "direct"
+    busy = x.shape[0] * x.shape[1] >= 8192 or min(taps) > 32
+    return "dft" if name == "fft" and len(size) == 2 and busy else name
 
 
 def _cheaper(

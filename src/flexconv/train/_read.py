@@ -98,7 +98,7 @@ def _tree(name: str) -> dict[str, Any]:
     """The merged mapping of a recipe: bases first, then the file, then the variant."""
     content, variant = _file(name)
     tree = {key: value for key, value in content.items() if key not in ("variants", "abstract")}
-    return _apply_variant(tree, content["variants"], variant, name) if variant else tree
+    return _apply_variant(tree, content["variants"], variant, _without(name, variant)) if variant else tree
 
 
 def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
@@ -120,7 +120,7 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
     variants = base.pop("variants")
     abstract = base.pop("abstract", False)
     if base_variant:
-        base = _apply_variant(base, variants, base_variant, base_name)
+        base = _apply_variant(base, variants, base_variant, _without(base_name, base_variant))
     base.pop("about", None)
     return merge({**base, "variants": variants if abstract else {}}, content), variant
 
@@ -143,13 +143,17 @@ def _apply_variant(
     tree: dict[str, Any], variants: Mapping[str, Any], name: str, recipe: str, above: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     if name not in variants:
-        unknown_name(f"variant of recipe {recipe.removesuffix(f'/{name}')!r}", name, variants)
+        unknown_name(f"variant of recipe {recipe!r}", name, variants)
     if name in above:
         raise ValueError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
     changes = dict(variants[name] or {})
     if "base" in changes:
         tree = _apply_variant(tree, variants, changes.pop("base"), recipe, (*above, name))
     return merge(tree, changes)
+
+
+def _without(name: str, variant: str) -> str:
+    return name.removesuffix(f"/{variant}")
 
 
 def _read(path: Path) -> dict[str, Any]:

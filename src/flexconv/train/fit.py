@@ -18,6 +18,7 @@ import inspect
 import math
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ class FitGroup:
 
 
 def _generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], KernelGenerator]:
-    """Target number → a new generator for it, drawn with its own seed."""
+    """Target number → a new generator for it, drawn with a seed of its own name: whatever else is fitted along."""
     name, options = recipe.model.name, recipe.model.options
     if name not in GENERATORS:
         unknown_name("generator", name, GENERATORS)
@@ -206,7 +207,7 @@ def _generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], Ker
 
     def seeded(index: int) -> KernelGenerator:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed * 1009 + index)
+            torch.manual_seed(zlib.crc32(f"{recipe.seed} {targets.names[index]}".encode()))
             return make()
 
     return seeded

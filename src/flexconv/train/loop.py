@@ -28,6 +28,7 @@ from .checkpoint import CheckpointError, checkpoints, load_latest, save_checkpoi
 from .display import Display
 from .evaluate import Score, evaluate, forward
 from .folder import RunFolder
+from .graph import GraphEngine
 from .optim import Schedule, kernel_norm, make_optimizer
 from .recipe import Recipe
 
@@ -76,12 +77,14 @@ class Trainer:
         self.model = model
         self.train_batches = self._batches(data, "train")
         self.validation_batches = None if data.validation is None else self._batches(data, "validation")
-        optimizer = make_optimizer(model, recipe.optim)
-        self.forward_model, self.optimizer = fabric.setup(model, optimizer)
+        self.optimizer = make_optimizer(model, recipe.optim, fused=fabric.device.type == "cuda")
+        self.forward_model, self.stepper = fabric.setup(model, self.optimizer)  # as Fabric wraps them
         self.schedule = Schedule(recipe.schedule, steps_per_epoch=len(self.train_batches), epochs=recipe.epochs)
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
+        self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
+        self._run_step = self._eager_step if recipe.engine == "eager" else self._graph_step()
         self._writer: Any = None
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -114,31 +117,52 @@ class Trainer:
         self._finish_epoch()
 
     def _step(self, batch: Batch) -> None:
-        progress, recipe = self.progress, self.recipe
-        torch.manual_seed(step_seed(recipe.seed, progress.step, self.fabric.global_rank))
+        progress = self.progress
+        torch.manual_seed(step_seed(self.recipe.seed, progress.step, self.fabric.global_rank))
         self.schedule.apply(self.optimizer, progress.step)
-        count = self.train_batches.global_size(progress.batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        logits = forward(self.forward_model, batch)
-        losses = F.cross_entropy(logits, batch[1], reduction="none", label_smoothing=recipe.label_smoothing)
+        self._now.fill_(progress.step)
         # processes average their gradients, whatever share of the batch each has
-        loss = losses.sum() * (self.fabric.world_size / count) + self._penalties()
-        self.fabric.backward(loss)
-        if recipe.optim.clip is not None:
-            self.fabric.clip_gradients(self.forward_model, self.optimizer, max_norm=recipe.optim.clip)
-        self.optimizer.step()
-        with torch.no_grad():
-            bad = torch.where(loss.isfinite() | (self._sums[2] >= 0), self._sums[2], float(progress.step))
-            right = (logits.argmax(1) == batch[1]).sum()
-            self._sums[:2] += torch.stack([losses.sum().double(), right.double()])
-            self._sums[2] = bad
-        progress.step, progress.batch, progress.seen = (
-            progress.step + 1,
-            progress.batch + 1,
-            progress.seen + len(losses),
-        )
+        self._run_step(batch, self.fabric.world_size / self.train_batches.global_size(progress.batch))
+        progress.step, progress.batch = progress.step + 1, progress.batch + 1
+        progress.seen += len(batch[1])
+
+    def _eager_step(self, batch: Batch, share: float) -> None:
+        self._compute(batch, share)
         if self.fabric.device.type != "cpu":
             refresh_extents(self.model)  # one copy to the host for all layers, instead of one each
+
+    def _graph_step(self) -> Callable[[Batch, float], None]:
+        """Steps as a replayed graph, or one by one with a message where that cannot be."""
+        lacking = (
+            "a GPU"
+            if self.fabric.device.type != "cuda"
+            else "a single process"
+            if self.fabric.world_size > 1
+            else "a precision other than fp16"
+            if self.recipe.precision == "fp16"
+            else None
+        )
+        if lacking is None:
+            return GraphEngine(self.model, self.optimizer, self._compute, self.recipe.batch_size).step
+        self.display.say(f"[yellow]engine: graph[/] needs {lacking}; training step by step instead")
+        return self._eager_step
+
+    def _compute(self, batch: Batch, share: float) -> None:
+        """Forward, backward, optimiser and sums. Nothing here waits for the device or depends on the step's number."""
+        self.optimizer.zero_grad(set_to_none=True)
+        logits = forward(self.forward_model, batch)
+        smoothing = self.recipe.label_smoothing
+        losses = F.cross_entropy(logits, batch[1], reduction="none", label_smoothing=smoothing)
+        loss = losses.sum() * share + self._penalties()
+        self.fabric.backward(loss)
+        if self.recipe.optim.clip is not None:
+            self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=self.recipe.optim.clip)
+        self.stepper.step()
+        with torch.no_grad():
+            right = (logits.argmax(1) == batch[1]).sum()
+            bad = torch.where(loss.isfinite() | (self._sums[2] >= 0), self._sums[2], self._now)
+            self._sums[:2] += torch.stack([losses.sum().double(), right.double()])
+            self._sums[2] = bad
 
     def _penalties(self) -> torch.Tensor | float:
         total: torch.Tensor | float = 0.0

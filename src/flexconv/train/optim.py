@@ -33,11 +33,11 @@ def parameter_groups(model: nn.Module, recipe: OptimRecipe) -> list[dict[str, ob
     return [group for group in groups if group["params"]]
 
 
-def make_optimizer(model: nn.Module, recipe: OptimRecipe) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False) -> torch.optim.Optimizer:
     """Adam, with decoupled weight decay where the recipe has any."""
     groups = parameter_groups(model, recipe)
     cls = torch.optim.AdamW if recipe.weight_decay else torch.optim.Adam
-    return cls(groups, lr=recipe.lr, betas=recipe.betas)
+    return cls(groups, lr=recipe.lr, betas=recipe.betas, fused=fused)
 
 
 class Schedule:
@@ -66,10 +66,13 @@ class Schedule:
         return floor + (top - floor) * (1 + math.cos(math.pi * min(1.0, (step - start) / self.decay))) / 2
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the rates of all groups for `step`."""
+        """Set the rates of all groups for `step`; in place where they are tensors."""
         for group in optimizer.param_groups:
             base = group.setdefault("base_lr", group["lr"])
-            group["lr"] = self.rate(step, base)
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(self.rate(step, base))
+            else:
+                group["lr"] = self.rate(step, base)
 
 
 def kernel_norm(model: nn.Module) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._arguments import unknown_name
 
+ENGINES = ("eager", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
 
 
@@ -95,12 +96,14 @@ class Recipe:
     alias: AliasRecipe | None = None
     label_smoothing: float = 0.0
     precision: str = "fp32"
+    engine: str = "eager"  # "graph": the whole step captured as a CUDA graph and replayed
     seed: int = 0
     deterministic: bool = False
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, PRECISIONS)
+        _one_of("engine", self.engine, ENGINES)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
         for name in ("epochs", "batch_size"):

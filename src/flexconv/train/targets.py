@@ -85,7 +85,7 @@ def random(root: Path, *, size: int = 33, seed: int | None = None) -> Targets:
     return Targets(("random",), values.float(), pictures=False, note=f"a random kernel of our own, seed {seed or 0}")
 
 
-def alexnet(root: Path, *, filter: int = 0, channel: int | None = 0, size: int = 33) -> Targets:
+def alexnet(root: Path, *, index: int = 0, channel: int | None = 0, size: int = 33) -> Targets:
     """One of the 64 filters, one input channel of it (None: all three), bilinearly brought from 11 to `size` points."""
     path = root / ALEXNET_FILE
     if not path.is_file():
@@ -94,12 +94,12 @@ def alexnet(root: Path, *, filter: int = 0, channel: int | None = 0, size: int =
             'numpy.save(PATH, torchvision.models.alexnet(weights="DEFAULT").features[0].weight.detach().numpy())'
         )
     weight = torch.from_numpy(_array(path, (64, 3, 11, 11)))
-    if not 0 <= filter < 64 or (channel is not None and not 0 <= channel < 3):
-        raise ValueError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {filter}, channel {channel}")
-    values = weight[filter : filter + 1] if channel is None else weight[filter, channel][None, None]
+    if not 0 <= index < 64 or (channel is not None and not 0 <= channel < 3):
+        raise ValueError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {index}, channel {channel}")
+    values = weight[index : index + 1] if channel is None else weight[index, channel][None, None]
     if positive_int("size", size) != 11:
         values = F.interpolate(values, size=(size, size), mode="bilinear", align_corners=False)
-    return Targets((f"alexnet-{filter}",), values, pictures=False)
+    return Targets((f"alexnet-{index}",), values, pictures=False)
 
 
 def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[int, int] | None = None) -> Targets:
