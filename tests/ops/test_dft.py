@@ -344,6 +344,7 @@ def test_matrices_made_in_inference_mode_serve_training():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 def test_captured_as_a_cuda_graph(case, dtype):
     *shape, style = case
     leaves = [leaf.detach().cuda().to(dtype).requires_grad_() for leaf in make(*shape)]

@@ -1,8 +1,8 @@
 """A training step without the host: captured once as a CUDA graph, then replayed.
 
 The graph holds sizes as they were when it was captured, with room to grow. Every few steps the masks are copied to the
-host without waiting for them; when they have come near the edge of their window, or far from it, the step is captured
-again. The first steps before a capture run one by one: they are real steps, and warm up what a capture may not.
+host without waiting for them; when one has come near the edge of its window, or far from it, the step is captured anew.
+The first steps before a capture run one by one: they are real steps, and warm up what a capture may not.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class GraphEngine:
         self.layers = [(layer, source) for layer in layers if (source := layer._size_source) is not None]
         self.streams = [torch.cuda.Stream() for _ in range(min(STREAMS, len(layers)))]
         self.captures = 0
+        if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # kernels are on other streams
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
         self._steps = 0
@@ -97,20 +99,27 @@ class GraphEngine:
         self._windows: list[Windows] = []
         for layer, source in self.layers:
             values = [p.detach().cpu() for p in source.size_parameters()]
-            layer._extent.windows = self._wanted(layer, source, values)
+            needed = self._needed(layer, source, values, rooms=2)
+            layer._extent.windows = tuple(axis.rung(taps) for axis, taps in zip(layer.axes, needed, strict=True))
             self._windows.append(layer._extent.windows)
 
-    def _wanted(self, layer: FlexConvNd, source: SizeSource, values: list[torch.Tensor]) -> Windows:
-        """The window for sizes that may be two looks old by the time they are looked at again."""
-        axes = layer.axes
-        bounds = source.bounds([v.float() for v in values], axes).tolist()
-        room = (
-            4 * 2 * STEPS_BETWEEN_LOOKS * self._rate()
-        )  # Adam moves a parameter by about its rate; a bound by 3 of it
+    def _needed(self, layer: FlexConvNd, source: SizeSource, values: list[torch.Tensor], *, rooms: int) -> Windows:
+        """The taps in use, and so many times the room that sizes may take before they are looked at again."""
+        bounds = source.bounds([v.float() for v in values], layer.axes).tolist()
+        # sizes are up to two looks old; Adam moves a parameter by about its rate, and so a bound by three of it
+        room = rooms * 4 * 2 * STEPS_BETWEEN_LOOKS * self._rate()
         return tuple(
-            axis.rung(axis.taps_between(low - room, high + room))
-            for axis, (low, high) in zip(axes, bounds, strict=True)
+            axis.taps_between(low - room, high + room) for axis, (low, high) in zip(layer.axes, bounds, strict=True)
         )
+
+    def _fits(self, layer: FlexConvNd, source: SizeSource, values: list[torch.Tensor], windows: Windows) -> bool:
+        """Whether windows are large enough, and not larger than for a size that is sure to stay below them."""
+        needed = self._needed(layer, source, values, rooms=1)
+        if any(n[0] < w[0] or n[1] > w[1] for n, w in zip(needed, windows, strict=True)):
+            return False
+        roomy = self._needed(layer, source, values, rooms=4)
+        smaller = [axis.rung(taps) for axis, taps in zip(layer.axes, roomy, strict=True)]
+        return all(s[1] - s[0] >= w[1] - w[0] for s, w in zip(smaller, windows, strict=True))
 
     def _rate(self) -> float:
         """The learning rate of what decides sizes, at its highest."""
@@ -123,14 +132,14 @@ class GraphEngine:
         if self._copy is not None:
             values, ready = self._copy
             ready.synchronize()
-            start, wanted = 0, []
-            for layer, source in self.layers:
+            start, fits = 0, True
+            for (layer, source), windows in zip(self.layers, self._windows, strict=True):
                 mine = []
                 for parameter in source.size_parameters():
                     mine.append(values[start : start + parameter.numel()].view(parameter.shape))
                     start += parameter.numel()
-                wanted.append(self._wanted(layer, source, mine))
-            if wanted != self._windows:
+                fits &= self._fits(layer, source, mine, windows)
+            if not fits:
                 self._graph, self._warm = None, WARM_STEPS - 1  # one step at the new sizes, then a capture
         packed = [p.detach().flatten().float() for _, source in self.layers for p in source.size_parameters()]
         if packed:
