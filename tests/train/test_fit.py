@@ -14,7 +14,7 @@ from flexconv.train import load_recipe
 from flexconv.train.fit import FitGroup, _generator_maker, fit
 from flexconv.train.folder import RunError, RunFolder
 from flexconv.train.recipe import FitRecipe, ModelRecipe
-from flexconv.train.targets import ALEXNET_FILE, RANDOM_FILE, load_targets
+from flexconv.train.targets import ALEXNET_FILE, RANDOM_FILE, Targets, load_targets
 
 SMALL = {"magnet": {"hidden": 8, "layers": 2}, "gabor": {"hidden": 8}, "fourier": {"hidden": 8}, "njet": {"order": 3}}
 
@@ -66,7 +66,7 @@ def test_a_picture(photo, tmp_path):
 
 def test_psnr_counts_the_clamped_output():
     targets = torch.zeros(1, 1, 3, 3)
-    maker = _generator_maker(recipe(), type("T", (), {"values": targets}))
+    maker = _generator_maker(recipe(), Targets(("zero",), targets, pictures=True))
     group = FitGroup([maker(0)], targets, recipe())
     with torch.no_grad():
         for parameter in group.parameters.values():
@@ -80,6 +80,12 @@ def test_side_by_side_is_as_alone(tmp_path):
     alone = fit(recipe(images_at_once=1), tmp_path / "alone")
     for target, errors in alone["targets"].items():
         assert together["targets"][target]["mse"] == pytest.approx(errors["mse"], rel=1e-3)
+
+
+def test_a_target_is_fitted_alike_in_any_company(tmp_path):
+    pair = fit(recipe(steps=5), tmp_path / "pair")
+    single = fit(recipe(steps=5, target_options={"frequencies": [4], "size": 9}), tmp_path / "single")
+    assert single["mean_mse"] == pytest.approx(pair["targets"]["gabor-4"]["mse"], rel=1e-4)
 
 
 def test_parts_change_nothing():
@@ -144,9 +150,9 @@ def test_a_folder_is_used_once(tmp_path):
 def test_wrong_recipes(tmp_path):
     with pytest.raises(TypeError, match="kind fit; got Recipe"):
         fit(load_recipe("digits"), tmp_path / "a")
-    with pytest.raises(ValueError, match="unknown generator 'magnte'.*did you mean 'magnet'"):
+    with pytest.raises(ValueError, match=r"unknown generator 'magnte'.*did you mean 'magnet'"):
         fit(recipe("magnte"), tmp_path / "b")
-    with pytest.raises(ValueError, match="option of the generator 'magnet' 'hiden'.*did you mean 'hidden'"):
+    with pytest.raises(ValueError, match=r"option of the generator 'magnet' 'hiden'.*did you mean 'hidden'"):
         fit(recipe(options={"hiden": 3}), tmp_path / "c")
     for changes in ({"steps": 0}, {"images_at_once": 0}, {"record_every": -1}, {"lr": float("nan")}, {"target": ""}):
         with pytest.raises(ValueError, match="must"):
@@ -184,10 +190,10 @@ def test_alexnet_target(tmp_path):
     weight = np.random.default_rng(0).random((64, 3, 11, 11), np.float32)
     np.save(tmp_path / ALEXNET_FILE, weight)
     assert load_targets("alexnet", root=tmp_path).values.shape == (1, 1, 33, 33)
-    native = load_targets("alexnet", root=tmp_path, filter=5, channel=None, size=11)
+    native = load_targets("alexnet", root=tmp_path, index=5, channel=None, size=11)
     np.testing.assert_array_equal(native.values[0], weight[5])
     with pytest.raises(ValueError, match="got filter 64"):
-        load_targets("alexnet", root=tmp_path, filter=64)
+        load_targets("alexnet", root=tmp_path, index=64)
     np.save(tmp_path / ALEXNET_FILE, weight[:2])
     with pytest.raises(DamagedDataError, match=r"\(2, 3, 11, 11\), expected"):
         load_targets("alexnet", root=tmp_path)
@@ -202,13 +208,13 @@ def test_pictures_as_targets(photo):
 
 
 def test_wrong_targets(tmp_path, photo):
-    with pytest.raises(ValueError, match="unknown target 'nothing.png': choose one of 'gabor', .* or an image file"):
+    with pytest.raises(ValueError, match=r"unknown target 'nothing\.png': choose one of 'gabor', .* or an image file"):
         load_targets("nothing.png")
-    with pytest.raises(ValueError, match="option of target 'gabor' 'frequency'.*did you mean 'frequencies'"):
+    with pytest.raises(ValueError, match=r"option of target 'gabor' 'frequency'.*did you mean 'frequencies'"):
         load_targets("gabor", frequency=3)
     with pytest.raises(TypeError, match="frequencies must be a list; got 3"):
         load_targets("gabor", frequencies=3)
-    with pytest.raises(ValueError, match="unknown mode 'gray'.*did you mean 'grey'"):
+    with pytest.raises(ValueError, match=r"unknown mode 'gray'.*did you mean 'grey'"):
         load_targets(str(photo), mode="gray")
     with pytest.raises(MissingDataError, match="kodak is not in"):
         load_targets("kodak", root=tmp_path)
@@ -227,5 +233,5 @@ def test_wrong_targets(tmp_path, photo):
 def test_kodak_recipes_have_the_published_sizes(name, count):
     """7.36 k, 7.11 k, 7.40 k and 7.14 k in the paper's table."""
     loaded = load_recipe(name)
-    make = _generator_maker(loaded, type("T", (), {"values": torch.zeros(1, 3, 2, 2)}))
+    make = _generator_maker(loaded, Targets(("photo",), torch.zeros(1, 3, 2, 2), pictures=True))
     assert sum(p.numel() for p in make(0).parameters()) == count

@@ -14,6 +14,7 @@ except ImportError as error:
 from ._read import build_recipe, list_recipes, load_recipe
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .evaluate import Score, evaluate
+from .fit import fit
 from .folder import RunError, RunFolder
 from .loop import DivergedError, Interrupted, Trainer
 from .recipe import (
@@ -48,6 +49,7 @@ __all__ = [
     "build_recipe",
     "default_folder",
     "evaluate",
+    "fit",
     "fit_classifier",
     "list_recipes",
     "load_checkpoint",

@@ -1,0 +1,313 @@
+"""Recipes: files, bases, variants and changes become checked dataclasses, and go back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flexconv.train import (
+    AliasRecipe,
+    CrossResolutionRecipe,
+    DataRecipe,
+    FitRecipe,
+    ModelRecipe,
+    OptimRecipe,
+    Recipe,
+    ScheduleRecipe,
+    build_recipe,
+    list_recipes,
+    load_recipe,
+)
+from flexconv.train import _read as reading
+
+SMALL = {"model": {"name": "flexnet3"}, "data": {"name": "digits"}}
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch):
+    """Files in place of those of the package: recipes(name=text, …)."""
+    monkeypatch.setattr(reading, "RECIPES", tmp_path)
+
+    def write(**files):
+        for name, text in files.items():
+            (tmp_path / f"{name}.yaml").write_text(text)
+        return tmp_path
+
+    return write
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def test_merge_goes_into_mappings_and_replaces_the_rest():
+    base = {"a": 1, "b": {"c": 2, "d": [1, 2]}, "e": {"f": 1}}
+    assert reading.merge(base, {"b": {"d": [3]}, "e": None, "g": {"h": 4}}) == {
+        "a": 1,
+        "b": {"c": 2, "d": [3]},
+        "e": None,
+        "g": {"h": 4},
+    }
+    assert base == {"a": 1, "b": {"c": 2, "d": [1, 2]}, "e": {"f": 1}}
+
+
+def test_another_model_leaves_the_options_of_the_first_behind():
+    base = {"model": {"name": "flexnet7", "generator": "gabor", "dropout": 0.5}}
+    assert reading.merge(base, {"model": {"name": "ckcnn7"}})["model"] == {"name": "ckcnn7"}
+    same = {"name": "flexnet7", "generator": "gabor", "dropout": 0.1}
+    assert reading.merge(base, {"model": {"name": "flexnet7", "dropout": 0.1}})["model"] == same
+    assert reading.merge(base, {"model": {"dropout": 0.1}})["model"] == same
+
+
+def test_another_generator_leaves_the_options_of_the_first_behind():
+    base = {"model": {"name": "flexnet7", "generator": "siren", "generator_options": {"omega_0": 3}, "dropout": 0.5}}
+    merged = reading.merge(base, {"model": {"generator": "fourier", "generator_options": {"input_scale": 256}}})
+    assert merged["model"]["generator_options"] == {"input_scale": 256}
+    assert merged["model"]["dropout"] == 0.5
+    assert "generator_options" not in reading.merge(base, {"model": {"generator": "magnet"}})["model"]
+    kept = reading.merge(base, {"model": {"generator": "siren", "generator_options": {"hidden": 8}}})
+    assert kept["model"]["generator_options"] == {"omega_0": 3, "hidden": 8}
+
+
+def test_another_data_set_leaves_the_options_of_the_first_behind():
+    base = {"data": {"name": "pmnist", "options": {"permutation_seed": 1}, "root": "here"}}
+    assert reading.merge(base, {"data": {"name": "smnist"}})["data"] == {"name": "smnist", "root": "here"}
+    assert reading.merge(base, {"data": {"validation": 0.1}})["data"]["options"] == {"permutation_seed": 1}
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_variants_and_variants_of_variants(recipes):
+    recipes(
+        net="""
+about: a net
+model: {name: flexnet3, dropout: 0.1}
+data: {name: digits}
+epochs: 7
+variants:
+  gabor: {about: with Gabor, model: {generator: gabor}}
+  gabor-short: {base: gabor, epochs: 2}
+  plain:
+"""
+    )
+    assert list_recipes() == {
+        "net": "a net",
+        "net/gabor": "with Gabor",
+        "net/gabor-short": "with Gabor",
+        "net/plain": "a net",
+    }
+    short = load_recipe("net/gabor-short")
+    assert (short.epochs, short.model.options) == (2, {"dropout": 0.1, "generator": "gabor"})
+    assert load_recipe("net/plain") == load_recipe("net")
+
+
+def test_a_file_begins_from_another_or_from_its_variant(recipes):
+    recipes(
+        first="about: first\nmodel: {name: flexnet3}\ndata: {name: digits}\nvariants: {long: {epochs: 9}}",
+        second="base: first\nabout: second\nbatch_size: 8",
+        third="base: first/long\nbatch_size: 4",
+        fourth="base: third\nmodel: {dropout: 0}",
+    )
+    second, fourth = load_recipe("second"), load_recipe("fourth")
+    assert (second.about, second.batch_size, second.epochs) == ("second", 8, 100)
+    assert (fourth.about, fourth.batch_size, fourth.epochs, fourth.model.options) == ("", 4, 9, {"dropout": 0})
+    assert set(list_recipes()) == {"first", "first/long", "second", "third", "fourth"}  # variants stay at home
+
+
+def test_an_abstract_file_hands_its_variants_on(recipes):
+    recipes(
+        family="abstract: true\nmodel: {name: flexnet3}\nvariants: {a: {epochs: 5, optim: {lr: 1}}, b: {epochs: 6}}",
+        child="base: family\ndata: {name: digits}\nvariants: {a: {optim: {clip: 2}}, c: {base: b, seed: 3}}",
+    )
+    assert list(list_recipes()) == ["child", "child/a", "child/b", "child/c"]
+    a, c = load_recipe("child/a"), load_recipe("child/c")
+    assert (a.epochs, a.optim.lr, a.optim.clip) == (5, 1.0, 2.0)
+    assert (c.epochs, c.seed, c.data.name) == (6, 3, "digits")
+
+
+def test_a_file_of_ones_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits\nepochs: 3\nvariants: {wide: {model: {widths: [32]}}}")
+    (tmp_path / "next.yaml").write_text("base: mine.yaml/wide\nseed: 4")
+    assert load_recipe(tmp_path / "mine.yaml").epochs == 3
+    assert load_recipe(f"{tmp_path}/mine.yaml/wide").model.options["widths"] == [32]
+    following = load_recipe(tmp_path / "next.yaml")
+    assert (following.seed, following.epochs, following.model.options["widths"]) == (4, 3, [32])
+    with pytest.raises(FileNotFoundError, match=r"no recipe file '.*absent\.yaml'"):
+        load_recipe(tmp_path / "absent.yaml")
+
+
+def test_circles_are_refused(recipes):
+    recipes(
+        a="base: b",
+        b="base: a/x",
+        itself="base: itself",
+        net="model: {name: flexnet3}\nvariants: {x: {base: y}, y: {base: x}}",
+    )
+    with pytest.raises(ValueError, match="recipes cannot begin from each other: a → b → a/x → b"):
+        load_recipe("a")
+    with pytest.raises(ValueError, match="itself → itself"):
+        load_recipe("itself")
+    with pytest.raises(ValueError, match="variants cannot begin from each other: x → y → x"):
+        load_recipe("net/x")
+
+
+def test_broken_files(recipes):
+    recipes(text="just words", syntax="model: {name: flexnet3", variants="variants: {x: {base: z}}")
+    with pytest.raises(ValueError, match=r"text\.yaml must be a mapping of recipe keys; got str"):
+        load_recipe("text")
+    with pytest.raises(ValueError, match=r"syntax\.yaml is not YAML"):
+        load_recipe("syntax")
+    with pytest.raises(ValueError, match="unknown variant of recipe 'variants' 'z'"):
+        load_recipe("variants/x")
+
+
+def test_wrong_names_get_the_nearest():
+    with pytest.raises(ValueError, match="unknown recipe 'flexnet7-cifr10': did you mean 'flexnet7-cifar10'"):
+        load_recipe("flexnet7-cifr10")
+    with pytest.raises(ValueError, match=r"variant of recipe 'flexnet7-cifar10' 'gabr'.*did you mean 'gabor'"):
+        load_recipe("flexnet7-cifar10/gabr")
+    with pytest.raises(ValueError, match=r"unknown recipe 'zzz'\. list_recipes"):
+        load_recipe("zzz")
+
+
+# --- changes from a command line --------------------------------------------------------------------------------------
+
+
+def test_overrides_come_last_and_in_order():
+    changes = ["optim.lr=1e-3", "epochs=2", "model.widths=[4, 8]", "alias.weight=3", "optim.clip=5", "optim.clip=null"]
+    recipe = load_recipe("digits", changes)
+    assert recipe.optim == OptimRecipe(lr=0.001)
+    assert recipe.epochs == 2
+    assert recipe.model.options["widths"] == [4, 8]
+    assert recipe.alias == AliasRecipe(weight=3.0)
+    assert load_recipe("digits", ["data.options.a.b=c"]).data.options == {"a": {"b": "c"}}
+
+
+def test_overrides_can_take_a_penalty_away():
+    assert load_recipe("cross-resolution-cifar10", ["alias=null"]).alias is None
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", " = 3", ""])
+def test_overrides_are_key_equals_value(text):
+    with pytest.raises(ValueError, match="written key=value"):
+        load_recipe("digits", [text])
+
+
+# --- from mappings to dataclasses -------------------------------------------------------------------------------------
+
+
+def test_defaults():
+    recipe = build_recipe(SMALL)
+    assert recipe == Recipe(model=ModelRecipe(name="flexnet3"), data=DataRecipe(name="digits"))
+    assert recipe.schedule == ScheduleRecipe(name="cosine", warmup_epochs=5)
+
+
+def test_kinds():
+    crossing = build_recipe(SMALL | {"kind": "cross-resolution", "source": 8, "target": 16})
+    assert type(crossing) is CrossResolutionRecipe
+    fitting = build_recipe({"kind": "fit", "model": {"name": "siren", "hidden": 4}, "target": "gabor"})
+    assert type(fitting) is FitRecipe
+    assert fitting.model == ModelRecipe(name="siren", options={"hidden": 4})
+    with pytest.raises(ValueError, match=r"unknown kind of recipe 'clasify'.*did you mean 'classify'"):
+        build_recipe(SMALL | {"kind": "clasify"})
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "cross-resolution-cifar10/f-flexconv", "kodak/siren", "flextcn-smnist/ckcnn"]
+)
+def test_plain_leads_back(name):
+    import yaml
+
+    recipe = load_recipe(name)
+    tree = reading.plain(recipe)
+    assert build_recipe(tree) == recipe
+    text = yaml.safe_dump(reading.plain(recipe) | {"about": "Σ"}, allow_unicode=True).replace("!!python/tuple", "")
+    assert build_recipe(yaml.safe_load(text) | {"about": recipe.about}) == recipe
+
+
+def test_recipes_do_not_change():
+    recipe = build_recipe(SMALL)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.epochs = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epoch": 3}, "key of the recipe 'epoch'.*did you mean 'epochs'"),
+        ({"optim": {"learning_rate": 3}}, "key of optim 'learning_rate'"),
+        ({"optim": {"weightdecay": 3}}, "key of optim 'weightdecay'.*did you mean 'weight_decay'"),
+        ({"schedule": {"warmup": 3}}, "key of schedule 'warmup'.*did you mean 'warmup_epochs'"),
+        ({"alias": {"wieght": 1}}, "key of alias 'wieght'.*did you mean 'weight'"),
+        ({"source": 8}, "key of the recipe 'source'"),
+        ({"model": {"widths": [3]}}, "model lacks 'name'"),
+        ({"data": {}}, "data lacks 'name'"),
+        ({"data": {"name": "digits", "protocol": "papers"}}, "data.protocol 'papers'.*did you mean 'paper'"),
+        ({"data": {"name": "digits", "validation": 1.0}}, "data.validation is a share .* got 1.0"),
+        ({"schedule": {"name": "cosin"}}, "schedule.name 'cosin'.*did you mean 'cosine'"),
+        ({"precision": "bf32"}, "precision 'bf32'"),
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"batch_size": -1}, "batch_size must be at least 1; got -1"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
+        ({"optim": {"lr": -0.1}}, "optim.lr must be a finite number of at least 0; got -0.1"),
+        ({"optim": {"lr": ".nan"}}, "optim.lr must be"),
+        ({"optim": {"clip": "inf"}}, "optim.clip must be a finite number"),
+        ({"schedule": {"warmup_epochs": -1}}, "schedule.warmup_epochs must be"),
+    ],
+)
+def test_wrong_values(changes, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        build_recipe(SMALL | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": "many"}, "epochs must be of type int; got 'many'"),
+        ({"epochs": 2.5}, "epochs must be of type int; got 2.5"),
+        ({"epochs": True}, "epochs must be of type int; got True"),
+        ({"epochs": None}, "epochs must be of type int; got None"),
+        ({"optim": {"lr": "fast"}}, "optim.lr must be of type float; got 'fast'"),
+        ({"optim": {"lr": True}}, "optim.lr must be of type float; got True"),
+        ({"optim": 3}, "optim must be a mapping of keys to values; got 3"),
+        ({"optim": {"betas": [0.9]}}, r"optim.betas must be a list of 2 values; got \[0.9\]"),
+        ({"data": "digits"}, "data must be a mapping of keys to values; got 'digits'"),
+        ({"data": {"name": "digits", "augment": 1}}, "data.augment must be of type bool; got 1"),
+        ({"data": {"name": "digits", "options": [1]}}, r"data.options must be a mapping; got \[1\]"),
+        ({"model": {"name": 3}}, "model.name must be of type str; got 3"),
+        ({"deterministic": "yes"}, "deterministic must be of type bool; got 'yes'"),
+    ],
+)
+def test_wrong_types(changes, message):
+    with pytest.raises(TypeError, match=message):
+        build_recipe(SMALL | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"crop": "soft"}, "unknown crop 'soft'"),
+        ({"source": 1}, "source and target must be at least 2 samples; got 1 and 16"),
+        ({"finetune_epochs": -1}, "finetune_epochs must be at least 0; got -1"),
+        ({"data": {"name": "digits", "resolution": 8}}, "data.resolution is set by source and target"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+    ],
+)
+def test_wrong_cross_resolution(changes, message):
+    tree = SMALL | {"kind": "cross-resolution", "source": 8, "target": 16}
+    with pytest.raises(ValueError, match=message):
+        build_recipe(tree | changes)
+
+
+def test_numbers_in_text():
+    """YAML reads 1e-5 as text, and whole numbers where a float is meant."""
+    recipe = build_recipe(SMALL | {"optim": {"lr": 1, "kernel_norm": "1e-5", "betas": [0, "0.5"]}})
+    assert recipe.optim.kernel_norm == 1e-5
+    assert isinstance(recipe.optim.lr, float)
+    assert recipe.optim.betas == (0.0, 0.5)
+
+
+def test_options_of_a_model_may_stand_apart():
+    tree = {"name": "flexnet3", "options": {"dropout": 0.3}, "widths": [4]}
+    assert build_recipe(SMALL | {"model": tree}).model.options == {"dropout": 0.3, "widths": [4]}
