@@ -1,6 +1,7 @@
 # make setup · make test · make demo · make bench      (PYTHON=python3.12 make setup picks an interpreter)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 BIN := .venv/bin
+FLEXCONV := $(BIN)/python -m flexconv.cli
 
 .PHONY: setup test lint types unit demo bench clean
 
@@ -25,7 +26,11 @@ unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
 
 demo: .venv/ready
-	$(BIN)/python examples/learn_a_size.py
+	rm -rf runs/demo
+	$(FLEXCONV) train digits --out runs/demo --device cpu
+	$(FLEXCONV) inspect runs/demo --pictures runs/demo/kernels
+	$(FLEXCONV) resample runs/demo --to 32 --device cpu
+	@echo "pictures: runs/demo/plots (training, sizes, masks) and runs/demo/kernels (every layer)"
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.run

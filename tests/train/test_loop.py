@@ -158,7 +158,9 @@ def test_training_works_in_a_thread(tmp_path):
     assert done[0]["steps"] == 6
 
 
-@pytest.mark.parametrize("change", [{"precision": "bf16"}, {"optim": {"clip": 0.1, "weight_decay": 0.1}}])
+@pytest.mark.parametrize(
+    "change", [{"precision": "bf16"}, {"optim": {"clip": 0.1, "weight_decay": 0.1}}, {"deterministic": True}]
+)
 def test_other_settings_train_too(tmp_path, change):
     results = train.train(tiny_recipe(epochs=2, **change), tmp_path)
     records = RunFolder(tmp_path).read_metrics()
