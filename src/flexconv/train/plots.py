@@ -21,7 +21,7 @@ def draw_plots(folder: RunFolder, model: nn.Module) -> None:
         figures["curves"] = viz.plot_curves(records)
     layers = {name: module for name, module in model.named_modules() if isinstance(module, FlexConvNd)}
     if layers:
-        history = {name: [(record["epoch"], tuple(record["sizes"][name])) for record in records] for name in layers}
+        history = {name: [(record["step"], tuple(record["sizes"][name])) for record in records] for name in layers}
         if records:
             figures["sizes"] = viz.plot_sizes(history)
         figures["masks"] = viz.plot_masks(model)
