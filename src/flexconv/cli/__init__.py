@@ -1,0 +1,62 @@
+"""The `flexconv` command, a file per group of subcommands. Every one explains itself with --help."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+from . import _common
+from ._common import say, typer
+from ._data import fetch, ls
+from ._eval import evaluate
+from ._inspect import inspect
+from ._recipes import recipes
+from ._resample import resample
+from ._train import fit, train
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Data sets: what there is, and getting it.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        say(f"flexconv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def flexconv(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Convolutions that learn how large they are: train, evaluate, look inside."""
+
+
+def _examples(*lines: str) -> str:
+    """The end of a help text. The backspace keeps click from filling its lines."""
+    return "\b\nExamples:\n" + "\n".join(f"  flexconv {line}" for line in lines)
+
+
+app.command(epilog=_examples("train digits --set epochs=5 --out runs/mine", "train --resume runs/mine"))(train)
+app.command("eval", epilog=_examples("eval runs/digits", "eval runs/digits/weights --data digits"))(evaluate)
+app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
+app.command(epilog=_examples("inspect runs/digits --pictures pictures"))(inspect)
+app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
+app.command(epilog=_examples("fit fit-gabor --set steps=500"))(fit)
+app.add_typer(data, name="data")
+data.command(epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
+data.command(epilog=_examples("data fetch cifar10"))(fetch)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command → its exit code. None: the arguments of this process."""
+    return _common.run(app, arguments)
+
+
+def main() -> NoReturn:
+    """The entry point `flexconv`."""
+    sys.exit(run())

@@ -1,0 +1,66 @@
+"""flexconv data"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._common import Root, print_table, say
+
+
+def ls(
+    name: Annotated[str | None, typer.Argument(help="Tell all about this one.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Read the files and compare their checksums.")] = False,
+    root: Root = None,
+) -> None:
+    """What data sets there are, and which of them are here."""
+    from .. import data as datasets
+    from ..data._files import described_root
+
+    found = [
+        datasets.status(each, root=root, verify=check)
+        for each in ([name] if name is not None else datasets.list_datasets())
+    ]
+    if name is None:
+        rows = [(each.name, each.state, _size(each.size), each.title) for each in found]
+        print_table(("name", "state", "size", "what"), rows, right=("size",))
+        say(f"\ndata root: {described_root(root)}")
+    else:
+        one = found[0]
+        about = {
+            "what": one.title,
+            "state": one.state,
+            "place": "" if one.location is None else str(one.location),
+            "size": _size(one.size),
+            "licence": one.licence,
+            "source": one.citation,
+        }
+        for key, value in about.items():
+            if value:
+                say(f"{key:8} {value}")
+    for each in found:
+        if each.state in ("damaged", "incomplete") or name is not None:
+            for problem in each.problems:
+                say(f"{each.name}: {problem}")
+
+
+def fetch(name: Annotated[str, typer.Argument(help="A name from `flexconv data ls`.")], root: Root = None) -> None:
+    """Get a data set, unless it is here, and check it."""
+    from .. import data as datasets
+
+    if not datasets.dataset(name).needs_files:
+        say(f"{name} needs no files: {datasets.dataset(name).title}")
+        return
+    say(f"{name} is in {datasets.fetch(name, root=root)}")
+
+
+def _size(count: int) -> str:
+    """Bytes in words; empty for none."""
+    if not count:
+        return ""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} GB"

@@ -1,0 +1,28 @@
+"""flexconv eval"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._common import Device, Root, say
+from ._model import BatchSize, DataName, ModelName, Scorer, load_with_data, part_of
+
+
+def evaluate(
+    model: ModelName,
+    data: DataName = None,
+    part: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
+    batch_size: BatchSize = None,
+    root: Root = None,
+    device: Device = "auto",
+) -> None:
+    """Accuracy of a trained model. Of a run folder it is the number in its results.json."""
+    network, recipe, splits = load_with_data(model, data, root)
+    split = part_of(splits, part)
+    scorer = Scorer(recipe, device=device, batch_size=batch_size)
+    score = scorer(network, scorer.batches(split, network))
+    say(f"{splits.name} {part}: {100 * score.accuracy:.2f} % of {score.count:,}, loss {score.loss:.4f}")
+    if splits.note:
+        say(f"note: {splits.note}")

@@ -1,0 +1,130 @@
+"""Finding a trained model and its data, and scoring it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._arguments import unknown_name
+from ._common import say
+
+if TYPE_CHECKING:
+    from ..data import DataSplits, DeviceBatches, Split
+    from ..models import Model
+    from ..train import Recipe, Score
+
+PARTS = ("test", "validation", "train")
+BATCH_SIZE = 256  # where no recipe says another
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A run folder, a folder of weights, or a shipped name.")
+]
+DataName = Annotated[str | None, typer.Option(help="Data set; by default the one it was trained on.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of the training, else {BATCH_SIZE}.")]
+
+
+def load_model(name: str) -> tuple[Model, Recipe | None]:
+    """A model by run folder, weights folder or name; with its recipe where that is known."""
+    from ..models import from_pretrained
+    from ..train import FitRecipe, RunError, RunFolder
+
+    run = RunFolder(name)
+    if not run.exists:
+        offer_nearest(name)
+        return from_pretrained(name), None
+    recipe = run.read_recipe()
+    if isinstance(recipe, FitRecipe):
+        raise RunError(f"{name} is a fit: there is no network in it")
+    if not run.weights.is_dir():
+        stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
+        way = f"name a stage of it: {' or '.join(stages)}" if stages else f"flexconv train --resume {name} finishes it"
+        raise RunError(f"{name} holds no finished network; {way}")
+    return from_pretrained(run.weights), recipe
+
+
+def offer_nearest(name: str) -> None:
+    """Refuse a folder that is not there where one beside it has a similar name."""
+    path = Path(name)
+    if path.exists() or not path.parent.is_dir():
+        return
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir() if p.is_dir()], n=1)
+    if near:
+        raise FileNotFoundError(f"there is no {name}; did you mean {path.parent / near[0]}?")
+
+
+def load_with_data(name: str, data: str | None, root: Path | None) -> tuple[Model, Recipe | None, DataSplits]:
+    """A model, its recipe where that is known, and a data set: the one asked for, else that of the recipe."""
+    from .. import data as datasets
+
+    model, recipe = load_model(name)
+    splits = _trained_on(name, recipe, root) if data is None else _fitted(datasets.load(data, root=root), model)
+    return model, recipe, splits
+
+
+def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSplits:
+    """The data of a recipe, split and prepared as there."""
+    from ..train import load_data
+
+    if recipe is None:
+        raise ValueError(f"{name} does not say what data it was trained on: add --data NAME")
+    settings = recipe.data if root is None else replace(recipe.data, root=str(root))
+    return load_data(replace(recipe, data=settings))
+
+
+def _fitted(splits: DataSplits, model: Model) -> DataSplits:
+    """A data set for a network that was made for another: as many classes, images brought to its size."""
+    classes = model.config["num_classes"]
+    if splits.num_classes != classes:
+        raise ValueError(f"{splits.name} has {splits.num_classes} classes, the network {classes}")
+    size = model.config.get("image_size")
+    if size is None or splits.image_size is None:
+        return splits
+    height, width = (size, size) if isinstance(size, int) else size
+    for scales, _ in model.resampled:
+        height, width = round(height * scales[0]), round(width * scales[1])
+    if splits.train.sample_shape[1:] == (height, width):
+        return splits
+    say(f"{splits.name}: images are brought to {height}×{width}, which the network was made for")
+    return splits.at_resolution((height, width))
+
+
+def part_of(splits: DataSplits, part: str) -> Split:
+    """One part of a data set, by its name."""
+    if part not in PARTS:
+        unknown_name("part", part, PARTS)
+    split = getattr(splits, part)
+    if split is None:
+        raise ValueError(f"{splits.name} has no {part} part here")
+    return split
+
+
+class Scorer:
+    """Scores models as a training run does at its end: same device, precision and batches give the same number."""
+
+    def __init__(self, recipe: Recipe | None, *, device: str, batch_size: int | None) -> None:
+        from ..train import DataRecipe, ModelRecipe, Recipe, make_fabric
+
+        if recipe is None:
+            recipe = Recipe(model=ModelRecipe(name=""), data=DataRecipe(name=""), batch_size=BATCH_SIZE)
+        self.batch_size = batch_size or recipe.batch_size
+        self.fabric = make_fabric(recipe, device)
+
+    def batches(self, split: Split, model: Model, *, shuffle: bool = False) -> DeviceBatches:
+        """Batches of a split in the precision of a model."""
+        import torch
+
+        from ..data import DeviceBatches
+
+        double = next(model.parameters()).dtype == torch.float64
+        dtype = torch.float64 if double else torch.float32
+        return DeviceBatches(split, self.batch_size, shuffle=shuffle, device=self.fabric.device, dtype=dtype)
+
+    def __call__(self, model: Model, batches: DeviceBatches) -> Score:
+        from ..train import evaluate
+
+        with self.fabric.autocast():
+            return evaluate(model.to(self.fabric.device), batches)

@@ -1,0 +1,39 @@
+"""flexconv recipes"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._common import Changes, print_table, say
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this one whole, defaults included, as YAML.")] = None,
+    changes: Changes = None,
+    variants: Annotated[bool, typer.Option("--all", help="List the variants too.")] = False,
+) -> None:
+    """List the recipes, or print one."""
+    from ..train import list_recipes, load_recipe
+    from ..train._read import _yaml, plain
+    from ..train.folder import _lists
+
+    known = list_recipes()
+    if name is not None:
+        tree = _lists(plain(load_recipe(name, changes or [])))
+        say(_yaml().safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000).rstrip())
+        for other, about in known.items():
+            if other.startswith(f"{name}/"):
+                say(f"# {other}: {about}")
+        return
+    if changes:
+        raise ValueError("--set changes one recipe: name it")
+    if variants:
+        print_table(("recipe", "about"), list(known.items()))
+        return
+    files = [recipe for recipe in known if "/" not in recipe]
+    counts = [sum(recipe.startswith(f"{file}/") for recipe in known) for file in files]
+    rows = [(file, f"{count or ''}", known[file]) for file, count in zip(files, counts, strict=True)]
+    print_table(("recipe", "variants", "about"), rows, right=("variants",))
+    say("\nflexconv recipes --all lists the variants, flexconv recipes NAME prints one recipe")

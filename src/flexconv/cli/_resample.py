@@ -1,0 +1,101 @@
+"""flexconv resample"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._common import Device, Root, print_table, say
+from ._model import BatchSize, DataName, ModelName, Scorer, load_with_data, part_of
+
+if TYPE_CHECKING:
+    from ..data import Batch, DataSplits, DeviceBatches
+    from ..models import Model
+
+
+def resample(
+    model: ModelName,
+    to: Annotated[str, typer.Option(help="Image size (64, or 48x64 rows and columns), or length of series.")],
+    data: DataName = None,
+    crop: Annotated[str, typer.Option(help="taper, or hard as in the paper.")] = "taper",
+    recalibrate: Annotated[int, typer.Option(min=0, help="Training batches to measure batch norms on again.")] = 0,
+    batch_size: BatchSize = None,
+    root: Root = None,
+    device: Device = "auto",
+) -> None:
+    """Evaluate a trained model at another resolution.
+
+    Nothing is trained. Images are resized and series resampled in time, both linearly; fewer samples are averages over
+    those they replace.
+    """
+    from ..resolution import at_resolution, recalibrate_batchnorm
+
+    network, recipe, splits = load_with_data(model, data, root)
+    before = splits.train.sample_shape[1:]
+    after = _sizes(to, len(before))
+    scorer = Scorer(recipe, device=device, batch_size=batch_size)
+    here = scorer(network, scorer.batches(part_of(splits, "test"), network))
+    network = at_resolution(network, [new / old for new, old in zip(after, before, strict=True)], crop=crop)
+    if recalibrate:
+        if splits.train.lengths is not None:
+            raise ValueError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
+        batches = _batches_at(after, splits, "train", scorer, network, shuffle=True)
+        recalibrate_batchnorm(network.to(scorer.fabric.device), islice(batches, recalibrate))
+    there = scorer(network, _batches_at(after, splits, "test", scorer, network))
+    rows = [
+        ("×".join(map(str, size)), f"{100 * score.accuracy:.2f} %", f"{score.loss:.4f}")
+        for size, score in ((before, here), (after, there))
+    ]
+    titles = ("resolution", "test accuracy", "loss")
+    print_table(titles, rows, right=titles)
+    if splits.note:
+        say(f"note: {splits.note}")
+
+
+def _sizes(text: str, axes: int) -> tuple[int, ...]:
+    parts = text.lower().replace("×", "x").split("x")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
+        per_axis = " or one per axis such as 48x64" if axes > 1 else ""
+        raise ValueError(f"--to wants a number of samples such as 64{per_axis}; got {text!r}")
+    return tuple(int(part) for part in parts) * (axes if len(parts) == 1 else 1)
+
+
+def _batches_at(
+    size: tuple[int, ...], splits: DataSplits, part: str, scorer: Scorer, model: Model, **settings: Any
+) -> DeviceBatches:
+    """Batches of a part, brought to another resolution."""
+    if len(size) == 2:
+        return scorer.batches(part_of(splits.at_resolution((size[0], size[1])), part), model, **settings)
+    batches = scorer.batches(part_of(splits, part), model, **settings)
+    return ResampledSeries(batches, size[0])  # type: ignore[return-value]
+
+
+class ResampledSeries:
+    """Batches of series [B, C, L], with `length` samples over the same time; otherwise those of `batches`.
+
+    A series shorter than the others is held at its last value while it is resampled, so that no padding leaks in.
+    """
+
+    def __init__(self, batches: DeviceBatches, length: int) -> None:
+        self.batches, self.length = batches, length
+        self.device, self.world_size = batches.device, batches.world_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        import torch
+
+        from ..data import resize_images
+
+        for inputs, labels, lengths in self.batches:
+            old = inputs.shape[-1]
+            if lengths is None:
+                yield resize_images(inputs[:, :, None], (1, self.length))[:, :, 0], labels, None
+                continue
+            time = torch.arange(old, device=inputs.device)
+            held = inputs.take_along_dim(torch.minimum(time, lengths[:, None] - 1)[:, None], -1)
+            outputs = resize_images(held[:, :, None], (1, self.length))[:, :, 0]
+            lengths = (lengths * self.length / old).round().long().clamp(1, self.length)
+            past = torch.arange(self.length, device=inputs.device) >= lengths[:, None]
+            yield outputs.masked_fill(past[:, None], 0.0), labels, lengths

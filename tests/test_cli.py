@@ -1,0 +1,504 @@
+"""The `flexconv` command, called as its entry point calls it: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from flexconv import __version__, cli
+from flexconv.cli._resample import ResampledSeries
+from flexconv.data import DeviceBatches
+from flexconv.data import load as load_data
+from flexconv.train import RunFolder, list_recipes, load_recipe, loop
+
+TINY = """
+about: a network of one block
+model: {name: flexnet3, widths: [3], generator_options: {hidden: 4}}
+data: {name: digits, validation: 0.2}
+epochs: 2
+batch_size: 300
+variants:
+  bf16: {precision: bf16}
+  fp64: {precision: fp64, epochs: 1}
+"""
+CROSS = """
+kind: cross-resolution
+model: {name: flexnet3, widths: [3], generator_options: {hidden: 4}}
+data: {name: digits}
+epochs: 1
+batch_size: 400
+source: 8
+target: 12
+finetune_epochs: 1
+"""
+SERIES = """
+model: {name: flextcn2, widths: [3], generator_options: {hidden: 4}}
+data: {name: sdigits}
+epochs: 1
+batch_size: 500
+"""
+FIT = """
+kind: fit
+model: {name: magnet, hidden: 4}
+target: gabor
+target_options: {size: 9, frequencies: [2.0]}
+steps: 3
+"""
+
+
+class Outcome:
+    def __init__(self, code, captured):
+        self.code, self.out, self.err = code, captured.out, captured.err
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    """Run the command in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLEXCONV_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # they are the slowest part
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        return Outcome(code, capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Run folders that some tests look at and none changes: "tiny", "cross", "series" and "fit"."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in (("tiny", TINY), ("cross", CROSS), ("series", SERIES), ("fit", FIT)):
+            (folder / f"{name}.yaml").write_text(text)
+            kind = "fit" if name == "fit" else "train"
+            assert cli.run([kind, f"{folder}/{name}.yaml", "--out", f"{folder}/{name}", "--device", "cpu"]) == 0
+            patch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # once is enough
+    return folder
+
+
+def assert_refused(outcome, *patterns, code=2):
+    """One line on stderr that says all of `patterns`, nothing else."""
+    assert outcome.code == code, outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert "Traceback" not in outcome.err
+    for pattern in patterns:
+        assert re.search(pattern, outcome.err), outcome.err
+
+
+# --- help and names ---------------------------------------------------------------------------------------------------
+
+COMMANDS = ("train", "eval", "resample", "inspect", "recipes", "fit", "data ls", "data fetch")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_subcommand_explains_itself_with_an_example_that_parses(call, command):
+    shown = call(*command.split(), "--help")
+    assert shown.code == 0
+    assert shown.err == ""
+    examples = re.findall(r"^ +flexconv (.+)$", shown.out, re.MULTILINE)
+    assert examples
+    assert all(example.startswith(command) for example in examples)
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_alone_it_lists_the_subcommands(call, arguments):
+    shown = call(*arguments)
+    assert shown.code == 0
+    assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
+        *("train", "eval", "resample", "inspect", "recipes", "fit", "data")
+    ]
+    assert "..." not in shown.out.partition("Commands:")[2]
+
+
+def test_version(call):
+    assert call("--version").out == f"flexconv {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (("trian", "digits"), "trian.*'train'"),
+        (("data", "lss"), "lss.*'ls'"),
+        (("train", "digits", "--resum", "x"), "--resum.*--resume"),
+        (("train", "digts"), "'digts'.*'digits'"),
+        (("train", "flexnet7-cifar10/gabr"), "'gabr'.*'gabor'"),
+        (("train", "digits", "--set", "optim.lrr=1"), "'lrr'.*'lr'"),
+        (("train", "digits", "--set", "epochs"), "key=value.*'epochs'"),
+        (("train", "digits", "--set", "epochs=ten"), "epochs must be of type int.*'ten'"),
+        (("train", "digits", "--device", "cpuu"), "'cpuu'.*'cpu'"),
+        (("train", "digits", "--set", "model.name=flexnet33"), "'flexnet33'.*'flexnet3'"),
+        (("train", "digits", "--set", "data.name=digit"), "'digit'.*'digits'"),
+        (("train", "mine.yaml"), "no recipe file 'mine.yaml'"),
+        (("train",), "name a recipe, or a run folder"),
+        (("train", "digits", "--resume", "x"), "not both"),
+        (("train", "--resume", "x", "--set", "epochs=2"), "keeps its recipe"),
+        (("train", "--resume", "nothing"), "nothing is no run"),
+        (("train", "fit-gabor"), "flexconv fit fit-gabor"),
+        (("fit", "digits"), "flexconv train digits"),
+        (("fit", "fit-gabr"), "'fit-gabr'.*'fit-gabor'"),
+        (("recipes", "digts"), "'digits'"),
+        (("recipes", "--set", "epochs=2"), "name it"),
+        (("data", "ls", "cifar"), "'cifar'.*'cifar10'"),
+        (("data", "fetch", "cifar"), "'cifar'.*'cifar10'"),
+        (("eval", "nothing"), "nothing"),
+        (("eval",), "MODEL"),
+        (("inspect", "nothing"), "nothing"),
+        (("resample", "nothing", "--to", "16"), "nothing"),
+        (("resample", "nothing"), "--to"),
+    ],
+)
+def test_what_the_user_got_wrong_is_named_with_the_nearest_right_one(call, arguments, pattern):
+    assert_refused(call(*arguments), pattern)
+
+
+def test_a_folder_is_offered_that_has_almost_the_name(call, tmp_path):
+    (tmp_path / "runs" / "digits").mkdir(parents=True)
+    assert_refused(call("eval", "runs/digist"), "did you mean runs/digits")
+    assert_refused(call("train", "--resume", "runs/digist"), "did you mean runs/digits")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(call):
+    assert_refused(call("train", "digits", "--device", "cuda"), "no GPU here")
+
+
+def test_tracebacks_on_request(call, monkeypatch):
+    monkeypatch.setenv("FLEXCONV_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="digts"):
+        call("train", "digts")
+
+
+def test_an_error_nobody_thought_of_is_not_hidden(call, monkeypatch):
+    monkeypatch.setattr("flexconv.train.list_recipes", lambda: {}["bug"])
+    with pytest.raises(KeyError):
+        call("recipes")
+
+
+def test_ctrl_c_anywhere(call, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flexconv.train.list_recipes", interrupted)
+    stopped = call("recipes")
+    assert (stopped.code, stopped.err) == (130, "stopped\n")
+
+
+# --- recipes and data -------------------------------------------------------------------------------------------------
+
+
+def test_recipes_are_listed_whole_where_no_terminal_is(call):
+    lines = call("recipes", "--all").out.splitlines()
+    for line, (name, about) in zip(lines[1:], list_recipes().items(), strict=True):
+        assert line.split(maxsplit=1) == [name, about]
+        assert line == line.rstrip()
+    short = call("recipes").out.splitlines()
+    assert len(short) < len(lines) / 2
+    assert any(line.split()[:2] == ["flexnet3-cifar10", "2"] for line in short)
+
+
+def test_on_a_terminal_tables_keep_within_it(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("flexconv.cli._common.console._force_terminal", True)
+    for arguments in (("recipes",), ("recipes", "--all"), ("data", "ls")):
+        lines = call(*arguments).out.splitlines()
+        assert max(map(len, lines[: lines.index("") if "" in lines else None])) <= 80
+
+
+def test_a_printed_recipe_is_one(call, tmp_path):
+    shown = call("recipes", "flexnet3-cifar10", "--set", "epochs=3")
+    assert "# flexnet3-cifar10/short: " in shown.out
+    (tmp_path / "mine.yaml").write_text(shown.out)
+    assert load_recipe(tmp_path / "mine.yaml") == load_recipe("flexnet3-cifar10", ["epochs=3"])
+
+
+def test_data_sets_are_listed(call, tmp_path):
+    listed = call("data", "ls", "--root", tmp_path)
+    assert listed.code == 0
+    lines = {line.split()[0]: line for line in listed.out.splitlines() if line}
+    assert "built-in" in lines["digits"]
+    assert re.search(r"absent +CIFAR-10 rows followed by 968 steps of noise$", lines["npcifar10"])
+    assert listed.out.endswith(f"data root: {tmp_path} (the given root)\n")
+
+
+def test_all_about_one_data_set(call):
+    told = call("data", "ls", "digits")
+    assert all(word in told.out for word in ("built-in", "CC BY 4.0", "Alpaydin"))
+
+
+def test_a_damaged_data_set_is_told(call, tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(b"?")
+    listed = call("data", "ls", "--root", tmp_path, "--check")
+    assert re.search(r"^cifar10: .*test_batch.bin: truncated, 1 of", listed.out, re.MULTILINE)
+    assert_refused(call("train", "flexnet3-cifar10", "--root", tmp_path), "cifar10 is not in .*data_batch_1", code=1)
+
+
+def test_fetching_what_needs_no_files(call):
+    assert "needs no files" in call("data", "fetch", "digits").out
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_draws_its_pictures(finished):
+    drawn = {path.name for path in RunFolder(finished / "tiny").plots.iterdir()}
+    assert {"curves.png", "sizes.png", "masks.png"} <= drawn
+
+
+def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "mine.yaml").write_text(TINY)
+    first = call("train", "deep/mine.yaml", "--set", "epochs=1", "--set", "seed=3", "--device", "cpu")
+    assert first.code == 0, first.err
+    assert first.out.startswith("run folder: runs/mine\n")
+    assert first.out.endswith("results, weights and pictures are in runs/mine\n")
+    assert re.search(r"test accuracy \d+\.\d\d %", first.out)
+    recipe = RunFolder("runs/mine").read_recipe()
+    assert (recipe.epochs, recipe.seed) == (1, 3)
+    assert_refused(call("train", "deep/mine.yaml", "--out", "runs/mine"), "already holds a run.*--resume runs/mine")
+    assert call("train", f"{tmp_path}/deep/mine.yaml/fp64").out.startswith("run folder: runs/mine-fp64\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, monkeypatch, number):
+    step = loop.Trainer._step
+
+    def stopped_at_3(trainer, batch):
+        step(trainer, batch)
+        if trainer.progress.step == 3:
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "_step", stopped_at_3)
+        stopped = call("train", finished / "tiny.yaml", "--out", "a run", "--device", "cpu")
+    assert stopped.code == 128 + number
+    assert re.fullmatch(rf"stopped by {number.name}, .*: flexconv train --resume 'a run'\n", stopped.err)
+    again = call("train", "--resume", "a run", "--device", "cpu")
+    assert again.code == 0
+    assert "resumed at step 3" in again.out
+    whole, resumed = (RunFolder(folder).read_results() for folder in (finished / "tiny", "a run"))
+    assert resumed["test_loss"] == whole["test_loss"]
+
+
+def test_an_impatient_ctrl_c_names_the_run_too(call, finished, monkeypatch):
+    def at_once(trainer, batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Trainer, "_step", at_once)
+    stopped = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
+    assert (stopped.code, stopped.err) == (130, "stopped; go on with: flexconv train --resume run\n")
+
+
+def test_resuming_a_finished_run_says_so(call, finished):
+    accuracy = RunFolder(finished / "tiny").read_results()["test_accuracy"]
+    again = call("train", "--resume", finished / "tiny")
+    assert again.code == 0
+    assert f"is finished, with {100 * accuracy:.2f} % test accuracy after 2 epochs; there is nothing" in again.out
+    assert "is finished; there is nothing" in call("train", "--resume", finished / "cross").out
+
+
+def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
+    monkeypatch.setattr(loop.Trainer, "_penalties", lambda _: float("nan"))
+    failed = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
+    assert_refused(failed, "not finite any more at step 0", code=1)
+
+
+def test_cross_resolution_prints_its_three_numbers(call, finished, monkeypatch):
+    monkeypatch.setattr("flexconv.train.train", lambda *_, **__: RunFolder(finished / "cross").read_results())
+    out = call("train", finished / "cross.yaml", "--out", "run").out
+    assert re.search(r"source [\d.]+ %, out of the box [\d.]+ %\nfine-tuned [\d.]+ %\n", out)
+
+
+def test_fit(call, finished, monkeypatch):
+    assert RunFolder(finished / "fit").read_results()["mean_mse"] > 0
+    group = import_module("flexconv.train.fit").FitGroup  # (the package has a function of that name)
+    monkeypatch.setattr(group, "step", lambda _: signal.raise_signal(signal.SIGINT))
+    stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
+    assert (stopped.code, "not resumed" in stopped.err) == (130, True)
+    assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")
+    assert_refused(call("eval", finished / "fit"), "no network in it")
+    assert_refused(call("train", "--resume", finished / "fit" / ".."), "is no run")
+
+
+# --- using what was trained -------------------------------------------------------------------------------------------
+
+
+def score(text):
+    """Accuracy in per cent, count and loss of a printed line."""
+    accuracy, count, loss = re.search(r": ([\d.]+) % of ([\d,]+), loss ([\d.]+)", text).groups()
+    return accuracy, int(count.replace(",", "")), loss
+
+
+def logged(folder):
+    results = RunFolder(folder).read_results()
+    return f"{100 * results['test_accuracy']:.2f}", results["test_count"], f"{results['test_loss']:.4f}"
+
+
+def test_eval_gives_the_logged_numbers(call, finished, monkeypatch):
+    from flexconv.cli import _model
+
+    scores, plain = [], _model.Scorer.__call__
+    monkeypatch.setattr(_model.Scorer, "__call__", lambda *a: scores.append(plain(*a)) or scores[-1])
+    for run in ("tiny", "series", "cross/source", "cross/target"):
+        shown = call("eval", finished / run, "--device", "cpu")
+        assert score(shown.out) == logged(finished / run)
+        results = RunFolder(finished / run).read_results()
+        assert (scores[-1].accuracy, scores[-1].loss) == (results["test_accuracy"], results["test_loss"])
+
+
+@pytest.mark.parametrize("variant", ["bf16", "fp64"])
+def test_eval_keeps_the_precision_of_the_run(call, finished, variant):
+    assert call("train", finished / f"tiny.yaml/{variant}", "--out", "run", "--device", "cpu").code == 0
+    assert score(call("eval", "run", "--device", "cpu").out) == logged("run")
+
+
+def test_eval_of_other_parts_data_and_weights(call, finished):
+    assert score(call("eval", finished / "tiny", "--part", "validation").out)[1] == 288
+    assert score(call("eval", finished / "tiny", "--part", "train", "--batch-size", 50).out)[1] == 1149
+    assert score(call("eval", finished / "tiny" / "weights", "--data", "digits").out)[0] == logged(finished / "tiny")[0]
+    target = call("eval", finished / "cross" / "target" / "weights", "--data", "digits", "--batch-size", 400).out
+    assert target.startswith("digits: images are brought to 12×12, which the network was made for\n")
+    assert score(target.split("\n", 1)[1]) == logged(finished / "cross" / "target")
+    assert_refused(call("eval", finished / "tiny" / "weights"), "--data NAME")
+    assert_refused(call("eval", finished / "tiny", "--part", "tset"), "'tset'.*'test'")
+    assert_refused(call("eval", finished / "series", "--part", "validation"), "no validation part")
+    assert_refused(call("eval", finished / "cross"), "name a stage.*cross/target or .*cross/source")
+    assert_refused(call("eval", finished / "tiny", "--data", "cifar10"), "cifar10 is not in", code=1)
+
+
+def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((20, 1, 8, 8), np.uint8), labels=np.arange(20) % 2)
+    own = ["--set", "data.name=npz", "--set", "data.options.path=own.npz", "--set", "data.validation=0"]
+    assert call("train", finished / "tiny.yaml", "--out", "own", "--device", "cpu", *own).code == 0
+    assert_refused(call("eval", "own", "--data", "digits"), "digits has 10 classes, the network 2")
+
+
+def test_eval_of_a_run_that_is_not_finished(call, finished, tmp_path):
+    RunFolder(tmp_path / "run").write_recipe(load_recipe(finished / "tiny.yaml"))
+    assert_refused(call("eval", "run"), "no finished network.*--resume run")
+
+
+def test_resample_images(call, finished):
+    shown = call("resample", finished / "tiny", "--to", 16, "--device", "cpu")
+    assert shown.code == 0, shown.err
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert rows[0] == ["resolution", "test", "accuracy", "loss"]
+    assert [row[0] for row in rows[1:]] == ["8×8", "16×16"]
+    assert rows[1][1] == logged(finished / "tiny")[0]
+    again = call("resample", finished / "tiny", "--to", "16x12", "--recalibrate", 2, "--crop", "hard").out
+    assert again.splitlines()[2].split()[0] == "16×12"
+    same = call("resample", finished / "tiny", "--to", "8").out.splitlines()
+    assert same[1] == same[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (("--to", "big"), "--to wants.*'big'"),
+        (("--to", "0"), "--to wants.*'0'"),
+        (("--to", "8x8x8"), "--to wants"),
+        (("--to", "16", "--crop", "soft"), "'soft'.*'taper'"),
+        (("--to", "16", "--recalibrate", "-1"), "--recalibrate"),
+    ],
+)
+def test_resample_refuses(call, finished, arguments, pattern):
+    assert_refused(call("resample", finished / "tiny", *arguments), pattern)
+
+
+def test_resample_series(call, finished):
+    rows = call("resample", finished / "series", "--to", 32, "--device", "cpu").out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["64", "32"]
+    assert rows[1].split()[1] == logged(finished / "series")[0]
+    recalibrated = call("resample", finished / "series", "--to", 128, "--recalibrate", 1)
+    assert recalibrated.code == 0
+    assert_refused(call("resample", finished / "series", "--to", "8x8"), "--to wants a number of samples such as 64;")
+
+
+def test_resampled_series_are_the_same_function_of_time(tmp_path):
+    time = np.arange(40, dtype=np.float32)
+    inputs, lengths = np.stack([time, -time])[:, None], np.array([40, 20])
+    labels = np.array([0, 1])
+    parts = {f"{part}_{k}": v for part in ("train", "test") for k, v in (("inputs", inputs), ("labels", labels))}
+    np.savez(tmp_path / "ramps.npz", **parts, train_lengths=lengths, test_lengths=lengths)
+    split = load_data("npz", path=tmp_path / "ramps.npz").test
+    batches = DeviceBatches(split, 2)
+    before, _, _ = next(iter(batches))
+    for size in (20, 80):
+        after, labels, lengths = next(iter(ResampledSeries(batches, size)))
+        assert after.shape == (2, 1, size)
+        assert lengths.tolist() == [size, size // 2]
+        middle = (torch.arange(size) + 0.5) * 40 / size - 0.5  # the moments of the new samples
+        slope = before[:, 0, 1] - before[:, 0, 0]
+        expected = before[:, 0, :1] + slope[:, None] * middle
+        inside = slice(2, size // 2 - 2)
+        torch.testing.assert_close(after[:, 0, inside], expected[:, inside], rtol=0, atol=1e-5)
+        assert not after[1, 0, size // 2 :].any()
+        assert after[1, 0, size // 2 - 1] < after[1, 0, size // 2 - 3] / 2  # (no padding in its end)
+
+
+def test_recalibration_refuses_padded_series(call, finished, tmp_path):
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(100, 1, 64)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=np.arange(100) % 10, lengths=generator.integers(30, 65, 100))
+    (tmp_path / "own.yaml").write_text(SERIES.replace("{name: sdigits}", "{name: npz, options: {path: own.npz}}"))
+    assert call("train", "own.yaml", "--device", "cpu").code == 0
+    assert call("resample", "runs/own", "--to", 128).code == 0
+    assert_refused(call("resample", "runs/own", "--to", 128, "--recalibrate", 1), "unequal length")
+
+
+def test_inspect(call, finished):
+    shown = call("inspect", finished / "tiny")
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 100
+    sizes = RunFolder(finished / "tiny").read_results()["sizes"]
+    rows = {line.split()[0]: line.split() for line in lines[1 : 1 + len(sizes)]}
+    assert {name: row[2] for name, row in rows.items()} == {k: "×".join(map(str, v)) for k, v in sizes.items()}
+    parameters = RunFolder(finished / "tiny").read_results()["parameters"]
+    assert f"{parameters:,} parameters in all" in shown.out
+
+
+def test_inspect_draws(call, finished, tmp_path):
+    drawn = call("inspect", finished / "series", "--pictures", "pictures")
+    assert drawn.code == 0, drawn.err
+    assert drawn.out.endswith("5 pictures in pictures\n")
+    assert len(list((tmp_path / "pictures").iterdir())) == 5
+
+
+def test_inspect_of_a_network_without_sizes(call, finished):
+    out = call("train", finished / "tiny.yaml", "--set", "model.conv=ck", "--out", "run", "--set", "epochs=1")
+    assert out.code == 0, out.err
+    assert "–" in call("inspect", "run").out
+
+
+# --- as a program -----------------------------------------------------------------------------------------------------
+
+
+def test_as_a_program_without_color_or_columns(tmp_path):
+    environment = {**os.environ, "COLUMNS": "40", "FLEXCONV_DATA": str(tmp_path)}
+    command = [sys.executable, "-m", "flexconv.cli"]
+    listed = subprocess.run([*command, "data", "ls"], capture_output=True, text=True, env=environment, check=True)
+    assert re.search(r"^digits +built-in +Digits, 8 × 8 grey$", listed.stdout, re.MULTILINE)
+    assert listed.stdout.endswith(f"data root: {tmp_path} (from FLEXCONV_DATA)\n")
+
+
+def test_the_entry_point_exits_with_the_code(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["flexconv", "data", "fetch", "x"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
