@@ -16,6 +16,8 @@ from . import ops as ops
 from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
+from ._convert import ConversionReport as ConversionReport
+from ._convert import convert as convert
 from ._materialize import materialize as materialize
 from .models import create_model as create_model
 from .models import from_pretrained as from_pretrained
@@ -35,6 +37,7 @@ from .spectrum import alias_penalty as alias_penalty
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConversionReport",
     "FlexConv1d",
     "FlexConv2d",
     "FlexConv3d",
@@ -44,6 +47,7 @@ __all__ = [
     "alias_penalty",
     "at_resolution",
     "compat",
+    "convert",
     "create_model",
     "from_pretrained",
     "list_models",

@@ -10,6 +10,7 @@ from . import _common
 from ._common import say, typer
 from ._data import fetch, ls
 from ._eval import evaluate
+from ._export import export
 from ._inspect import inspect
 from ._recipes import recipes
 from ._resample import resample
@@ -45,6 +46,7 @@ app.command(epilog=_examples("train digits --set epochs=5 --out runs/mine", "tra
 app.command("eval", epilog=_examples("eval runs/digits", "eval runs/digits/weights --data digits"))(evaluate)
 app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
 app.command(epilog=_examples("inspect runs/digits --pictures pictures"))(inspect)
+app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500"))(fit)
 app.add_typer(data, name="data")

@@ -24,7 +24,7 @@ def inspect(
 
     network, _ = load_model(model)
     layers = summarize(network)
-    titles = ("layer", "channels", "size", "of", "mask centre", "sigma", "frequency", "parameters")
+    titles = ("layer", "channels", "size", "of", "mask centre", "sigma", "frequency", "params")
     rows = [
         (
             layer.name,
@@ -39,19 +39,19 @@ def inspect(
         for layer in layers
     ]
     print_table(titles, rows, right=titles[1:])
-    limits = sorted({" ".join(f"{value:g}" for value in layer.nyquist) for layer in layers})
+    limits = [value for layer in layers for value in layer.nyquist]
+    limit = f"{min(limits):g}" if min(limits) == max(limits) else f"{min(limits):g} to {max(limits):g}"
     say(
         f"\n{sum(p.numel() for p in network.parameters()):,} parameters in all\n"
         "size: taps in use, of those there are; centre and sigma: of the mask, on a grid from −1 to 1;\n"
-        "frequency: a bound on the kernel's, in cycles per unit; the taps hold "
-        + (f"up to {limits[0]}" if len(limits) == 1 else f"from {limits[0]} to {limits[-1]}")
+        f"frequency: a bound on the kernel's, in cycles per unit; the taps hold up to {limit}"
     )
     if pictures is not None:
         _draw(network, pictures)
 
 
 def _numbers(values: Sequence[float] | None, digits: int) -> str:
-    return "–" if values is None else " ".join(f"{value + 0.0:.{digits}f}" for value in values)
+    return "–" if values is None else " ".join(f"{round(value, digits) + 0.0:.{digits}f}" for value in values)
 
 
 def _draw(model: Model, folder: Path) -> None:

@@ -35,7 +35,7 @@ def resample(
 
     network, recipe, splits = load_with_data(model, data, root)
     before = splits.train.sample_shape[1:]
-    after = _sizes(to, len(before))
+    after = sizes(to, len(before), "--to")
     scorer = Scorer(recipe, device=device, batch_size=batch_size)
     here = scorer(network, scorer.batches(part_of(splits, "test"), network))
     network = at_resolution(network, [new / old for new, old in zip(after, before, strict=True)], crop=crop)
@@ -55,11 +55,12 @@ def resample(
         say(f"note: {splits.note}")
 
 
-def _sizes(text: str, axes: int) -> tuple[int, ...]:
+def sizes(text: str, axes: int, option: str) -> tuple[int, ...]:
+    """64 or 48x64, as written behind an option → a number per axis."""
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
         per_axis = " or one per axis such as 48x64" if axes > 1 else ""
-        raise ValueError(f"--to wants a number of samples such as 64{per_axis}; got {text!r}")
+        raise ValueError(f"{option} wants a number of samples such as 64{per_axis}; got {text!r}")
     return tuple(int(part) for part in parts) * (axes if len(parts) == 1 else 1)
 
 

@@ -1,0 +1,20 @@
+"""Trained networks for places without flexconv: ONNX, torch.export, or plain convolutions in a safetensors file.
+
+    from flexconv.export import export
+    report = export(model, "model.onnx", format="onnx", shape=(1, 3, 32, 32))
+    report.error                                    # 3e-07: the file was run, and compared with the model
+
+FlexConvs are sampled first (`flexconv.materialize`): a file holds convolutions and no generator, no FFT, nothing of
+flexconv. "onnx" needs the extra flexconv[export]; "pt2" and "conv" need torch alone.
+"""
+
+from ._conv import load_conv as load_conv
+from ._example import trained_size as trained_size
+from ._export import FORMATS as FORMATS
+from ._export import export as export
+from ._onnx import OPSET as OPSET
+from ._report import Comparison as Comparison
+from ._report import ExportError as ExportError
+from ._report import ExportReport as ExportReport
+
+__all__ = ["FORMATS", "OPSET", "Comparison", "ExportError", "ExportReport", "export", "load_conv", "trained_size"]

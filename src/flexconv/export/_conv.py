@@ -1,0 +1,169 @@
+"""Plain convolutions in one safetensors file.
+
+Its tensors are the state dict of the materialized network. Its metadata say in JSON, under "flexconv.conv", what stands
+where a FlexConv was: the arguments of a `torch.nn.ConvNd`, and the padding before it where that is not symmetric.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from .._materialize import _CONVS, _PADS
+from ..models._registry import ARCHITECTURES
+from ..nn._conv import FlexConvNd
+
+FORMAT = 1
+KEY = "flexconv.conv"
+_ARGUMENTS = (
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "padding_mode",
+)
+
+
+# --- saving -----------------------------------------------------------------------------------------------------------
+
+
+def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
+    """The content of the file, of a model and of what `materialize` made of it."""
+    from .. import __version__
+
+    places = [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, FlexConvNd)]
+    entries = {
+        "format": FORMAT,
+        "flexconv": __version__,
+        "architecture": type(model).__name__,
+        "config": _config(model),
+        "convolutions": {name: _described(plain.get_submodule(name)) for name in places},
+    }
+    state = {name: tensor.detach().contiguous().clone() for name, tensor in plain.state_dict().items()}
+    return safetensors.torch.save(state, metadata={"format": "pt", KEY: json.dumps(entries)})
+
+
+def _config(model: nn.Module) -> dict[str, Any] | None:
+    """The arguments of one of our networks, unless it has other layers by now than they make."""
+    kind = ARCHITECTURES.get(type(model).__name__)
+    if kind is None or type(model) is not kind:
+        return None
+    config: dict[str, Any] = model.config  # type: ignore[assignment]
+    twin = kind(**config, device="meta")
+    return config if _layers(twin) == _layers(model) else None
+
+
+def _layers(model: nn.Module) -> list[tuple[str, type, object]]:
+    return [
+        (name, type(module), [tuple(p.shape) for p in module.parameters(recurse=False)])
+        for name, module in model.named_modules()
+    ]
+
+
+def _described(module: nn.Module) -> dict[str, Any]:
+    """A convolution, alone or behind padding, as JSON."""
+    *padding, conv = module if isinstance(module, nn.Sequential) else [module]
+    modes = {kind: mode for mode, kinds in _PADS.items() for kind in kinds.values()}
+    return {
+        "dims": len(conv.kernel_size),  # type: ignore[arg-type]
+        **{name: getattr(conv, name) for name in _ARGUMENTS},
+        "bias": conv.bias is not None,
+        "before": [[modes[type(each)], list(each.padding)] for each in padding],  # type: ignore[index, call-overload]
+    }
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def load_conv(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """The network that `export(…, format="conv")` wrote: plain convolutions where FlexConvs were, in eval mode.
+
+        plain = load_conv("model.safetensors")                  # a network of flexconv.models, or a single layer
+        plain = load_conv("mine.safetensors", MyNetwork())      # your own: any instance of it shows where layers go
+
+    `model` itself is not changed. Nothing in the file is executed.
+    """
+    return parse_conv(Path(path).read_bytes(), model, where=str(path))
+
+
+def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Module:
+    entries, state = _read(content, where)
+    owned = model is not None
+    try:
+        layers = {
+            name: _conv(**about).to_empty(device="cpu" if owned else "meta")
+            for name, about in entries["convolutions"].items()
+        }
+        if model is None and "" in layers:
+            model = layers.pop("")
+        elif model is None and entries["config"] is not None:
+            model = ARCHITECTURES[entries["architecture"]](**entries["config"], device="meta")
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{where} is damaged, or of another version of flexconv: {error!r}") from error
+    if model is None:
+        raise ValueError(
+            f"{where} holds a {entries['architecture']}, which is no network of flexconv.models as it was made: "
+            f"load_conv(path, model) needs an instance of it"
+        )
+    result = _replaced(model, layers, where)
+    if owned:  # its ties between parameters stay
+        result = result.float().cpu()
+    try:
+        result.load_state_dict(state, assign=not owned)
+    except RuntimeError as error:
+        raise ValueError(f"{where} does not fit {type(model).__name__}: {' '.join(str(error).split())}") from error
+    return result.eval()
+
+
+def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    try:
+        state = safetensors.torch.load(content)
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"{where} is not a safetensors file, or damaged: {error}") from error
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    try:
+        entries = json.loads(header["__metadata__"][KEY])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f'{where} was not written by export(…, format="conv"): its metadata lack {KEY!r}') from error
+    if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
+        version = entries.get("flexconv", "unknown") if isinstance(entries, Mapping) else "unknown"
+        raise ValueError(f"{where} was written by flexconv {version}, in a format that this version does not read")
+    return dict(entries), state
+
+
+def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -> nn.Module:
+    """What `_described` describes, without weights."""
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    conv = _CONVS[dims](**known, device="meta")
+    padding = [
+        _PADS[mode][dims](tuple(amounts), 0.0) if mode == "zeros" else _PADS[mode][dims](tuple(amounts))
+        for mode, amounts in before
+    ]
+    return nn.Sequential(*padding, conv) if padding else conv
+
+
+def _replaced(model: nn.Module, layers: Mapping[str, nn.Module], where: str) -> nn.Module:
+    """A copy of the model with other layers in the place of its FlexConvs."""
+    flexible = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, FlexConvNd)}
+    if flexible.keys() != layers.keys():
+        name = min(flexible.keys() ^ layers.keys())
+        has, lacks = (type(model).__name__, where) if name in flexible else (where, type(model).__name__)
+        raise ValueError(
+            f"{where} does not fit {type(model).__name__}: {has} has a FlexConv {name!r}, {lacks} has none"
+        )
+    if "" in flexible:
+        return layers[""]
+    # as in materialize: deepcopy takes what the memo holds for a module
+    return copy.deepcopy(model, {id(module): layers[name] for name, module in flexible.items()})

@@ -1,0 +1,117 @@
+"""Inputs to trace a model with, and others to compare on: other batches, other sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from .._arguments import per_axis
+from ..models import Model
+
+Tensors = tuple[torch.Tensor, ...]
+
+AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+TRACED_BATCH = 2  # a batch of 1 would be taken for a constant
+STEP = 16  # sizes grow by a power of two up to this one, so that pooling and upsampling still fit
+
+
+def make_example(
+    model: nn.Module,
+    example: torch.Tensor | Sequence[torch.Tensor] | None,
+    shape: Sequence[int] | None,
+) -> Tensors:
+    """The inputs given, or noise of the shape given, or of the size that a network of flexconv.models was made for."""
+    if example is not None and shape is not None:
+        raise ValueError(f"give example or shape, not both; got shape={tuple(shape)}")
+    if example is not None:
+        tensors = (example,) if isinstance(example, torch.Tensor) else tuple(example)
+        if not tensors or not all(isinstance(each, torch.Tensor) for each in tensors):
+            raise TypeError(f"example must be a tensor, or a tuple of the tensors that forward takes; got {example!r}")
+        return tuple(each.detach().cpu() for each in tensors)
+    if shape is None:
+        shape = _own_shape(model)
+    sizes = per_axis("shape", tuple(shape), len(tuple(shape)), minimum=1)
+    return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)
+
+
+def trained_size(model: nn.Module) -> tuple[int, ...] | None:
+    """Height and width, or length, that a network of `flexconv.models` was made for; None where it does not say."""
+    if not isinstance(model, Model):
+        return None
+    made_for = model.config.get("image_size") or model.config.get("length")
+    if made_for is None:
+        return None
+    sizes = [float(size) for size in per_axis("image_size", made_for, model.dims, minimum=1)]
+    for scales, _ in model.resampled:
+        sizes = [size * scale for size, scale in zip(sizes, scales, strict=True)]
+    return tuple(round(size) for size in sizes)
+
+
+def _own_shape(model: nn.Module) -> tuple[int, ...]:
+    size = trained_size(model)
+    if size is None:
+        raise ValueError(
+            f"{type(model).__name__} does not say what it takes: give shape=(1, channels, …), that of an input, or "
+            f"example=, an input or a tuple of them"
+        )
+    channels: int = model.in_channels  # type: ignore[assignment]  (it is a Model: it has a size)
+    return (1, channels, *size)
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+def free_axes(tensor: torch.Tensor, *, fixed_sizes: bool) -> dict[int, str]:
+    """Axes of an input that may have any size: the first, and those behind the channels."""
+    if tensor.ndim == 0:
+        return {}
+    spatial = range(2, tensor.ndim) if not fixed_sizes else ()
+    names = AXES.get(tensor.ndim - 2, tuple(f"size_{axis}" for axis in spatial))
+    return {0: "batch"} | {axis: names[axis - 2] for axis in spatial}
+
+
+def for_tracing(example: Tensors, *, fixed_sizes: bool) -> Tensors:
+    """The example with at least two of everything that is free."""
+    for tensor in example:
+        for axis, name in free_axes(tensor, fixed_sizes=fixed_sizes).items():
+            if axis and tensor.shape[axis] < 2:
+                raise ValueError(
+                    f"the {name} of the example must be at least 2 for the exported {name} to be free; got "
+                    f"{tuple(tensor.shape)}. fixed_sizes=True keeps the sizes of the example"
+                )
+    batch = max(TRACED_BATCH, *(tensor.shape[0] for tensor in example if tensor.ndim), 0)
+    return tuple(_resized(tensor, {0: batch} if tensor.ndim else {}) for tensor in example)
+
+
+def other_examples(example: Tensors, *, fixed_sizes: bool) -> tuple[list[Tensors], list[Tensors]]:
+    """Inputs of another batch; and inputs of other sizes, larger and smaller. Some models refuse some of those."""
+    batch = max([tensor.shape[0] for tensor in example if tensor.ndim], default=1)
+    batches = [_varied(example, size, None) for size in sorted({1, batch + 2} - {batch})]
+    return batches, ([] if fixed_sizes else [_varied(example, batch + 1, True), _varied(example, batch, False)])
+
+
+def _varied(example: Tensors, batch: int, larger: bool | None) -> Tensors:
+    results = []
+    for tensor in example:
+        sizes = {axis: tensor.shape[axis] for axis in free_axes(tensor, fixed_sizes=larger is None)}
+        for axis, size in sizes.items():
+            # height and width change differently; axes of two inputs that are equal stay equal
+            sizes[axis] = size + (axis - 1) * math.gcd(size, STEP) if larger else -(-size // axis) if axis else size
+        if 0 in sizes:
+            sizes[0] = batch
+        results.append(_resized(tensor, sizes))
+    return tuple(results)
+
+
+def _resized(tensor: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
+    """Tensor cut, or repeated with other amplitudes, to new sizes of some axes; integers are repeated as they are."""
+    before = tensor.shape
+    for axis, size in sizes.items():
+        tensor = tensor.index_select(axis, torch.arange(size) % tensor.shape[axis])
+    if tensor.shape == before or not tensor.is_floating_point():
+        return tensor
+    noise = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(1), dtype=tensor.dtype)
+    return tensor * (0.5 + noise)
