@@ -26,6 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tree = {"model": {"name": "flexnet7"}, "data": {"name": "cifar10", "augment": True}, "batch_size": 64}
     recipe = train.build_recipe(tree | {"engine": "graph", "precision": arguments.precision})
+    assert isinstance(recipe, train.Recipe)
     noise = splits((3, 32, 32), 64 * 20)
     fabric = make_fabric(recipe, "cuda")
     network = build_model(recipe, noise)
@@ -40,7 +41,7 @@ def main() -> None:
             trainer.progress.batch = 0
             for batch in trainer.train_batches.iterate(epoch=epoch):
                 trainer._step(batch)
-        graph = trainer._run_step.__self__._graph
+        graph = trainer._run_step.__self__._graph  # type: ignore[attr-defined]
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             for _ in range(5):
@@ -48,7 +49,7 @@ def main() -> None:
             torch.cuda.synchronize()
     kernels: dict[str, list[float]] = {}
     spans: list[tuple[float, float]] = []
-    for event in profiler.events():
+    for event in profiler.events() or ():
         if event.device_type == torch.autograd.DeviceType.CUDA and event.device_time_total > 0:
             entry = kernels.setdefault(event.name[:110], [0.0, 0.0])
             entry[0] += event.device_time_total / 5e3

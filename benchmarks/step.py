@@ -36,6 +36,7 @@ def measure(model: dict, shape: tuple[int, ...], *, full: bool, **settings) -> d
     """Median milliseconds of a step in a window of many, and the error of its first losses against float32 eager."""
     tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
     recipe = train.build_recipe(tree | settings)
+    assert isinstance(recipe, train.Recipe)
     noise = splits(shape, recipe.batch_size * 40)
     fabric = make_fabric(recipe, "cuda")
     network = build_model(recipe, noise)

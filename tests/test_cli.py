@@ -464,7 +464,7 @@ def test_inspect(call, finished):
     shown = call("inspect", finished / "tiny")
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 96
     sizes = RunFolder(finished / "tiny").read_results()["sizes"]
     rows = {line.split()[0]: line.split() for line in lines[1 : 1 + len(sizes)]}
     assert {name: row[2] for name, row in rows.items()} == {k: "×".join(map(str, v)) for k, v in sizes.items()}
