@@ -100,7 +100,7 @@ def assert_refused(outcome, *patterns, code=2):
 
 # --- help and names ---------------------------------------------------------------------------------------------------
 
-COMMANDS = ("train", "eval", "resample", "inspect", "recipes", "fit", "data ls", "data fetch")
+COMMANDS = ("train", "eval", "resample", "inspect", "export", "recipes", "fit", "data ls", "data fetch")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -119,7 +119,7 @@ def test_alone_it_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "resample", "inspect", "recipes", "fit", "data")
+        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "data")
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
 

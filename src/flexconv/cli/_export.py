@@ -27,7 +27,10 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Quantise; for onnx alone.")] = False,
     rtol: Annotated[float, typer.Option(help="Largest relative error of the file against the model.")] = 1e-5,
 ) -> None:
-    """Write a trained model for use without flexconv, and compare the file with it."""
+    """Write a trained model for use without flexconv.
+
+    The file is read again and compared with the model.
+    """
     from .. import export as exporting
 
     network, _ = load_model(model)
