@@ -326,7 +326,11 @@ def test_cross_resolution_prints_its_three_numbers(call, finished, monkeypatch):
 def test_fit(call, finished, monkeypatch):
     assert RunFolder(finished / "fit").read_results()["mean_mse"] > 0
     group = import_module("flexconv.train.fit").FitGroup  # (the package has a function of that name)
-    monkeypatch.setattr(group, "step", lambda _: signal.raise_signal(signal.SIGINT))
+
+    def interrupted(_):
+        raise KeyboardInterrupt  # what Ctrl-C is where no one handles it
+
+    monkeypatch.setattr(group, "step", interrupted)
     stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
     assert (stopped.code, "not resumed" in stopped.err) == (130, True)
     assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")

@@ -342,11 +342,17 @@ def test_networks_that_were_changed_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_networks_at_another_resolution_are_refused(folder, tmp_path):
-    """Their own resolution is what is saved; another one is a matter of a line after loading."""
-    model = flexconv.at_resolution(from_pretrained(folder), 2)
-    with pytest.raises(ValueError, match=r"the grid of stem is .*Save it first, change it after loading"):
-        save_pretrained(model, tmp_path / "other")
+def test_networks_come_back_at_the_resolution_they_were_brought_to(folder, tmp_path):
+    model = flexconv.at_resolution(flexconv.at_resolution(from_pretrained(folder), 2), (1.5, 1), crop="hard")
+    save_pretrained(model, tmp_path / "other")
+    again = from_pretrained(tmp_path / "other")
+    assert again.resampled == model.resampled
+    x = torch.randn(2, model.in_channels, 24, 16)
+    with torch.no_grad():
+        assert torch.equal(again(x), model(x))
+
+
+def test_networks_as_plain_convolutions_are_refused(folder, tmp_path):
     with pytest.raises(ValueError, match="does not fit its config"):
         save_pretrained(flexconv.materialize(from_pretrained(folder)), tmp_path / "other")
     assert not (tmp_path / "other").exists()

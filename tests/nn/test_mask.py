@@ -86,7 +86,11 @@ def magnitudes(low=-8, high=8):
     return st.builds(lambda sign, power: sign * 10.0**power, st.sampled_from([-1, 1]), st.floats(low, high))
 
 
-kernel_axes = st.builds(Axis, st.integers(1, 300) | st.sampled_from([1001, 16000, 16001]), st.booleans(), st.none())
+def plain_axis(size, causal):
+    return Axis(size, causal)
+
+
+kernel_axes = st.builds(plain_axis, st.integers(1, 300) | st.sampled_from([1001, 16000, 16001]), st.booleans())
 dtypes = st.sampled_from([torch.float32, torch.float64])
 
 
@@ -121,7 +125,7 @@ def test_a_narrow_mask_on_or_between_any_taps_keeps_a_gradient(size, causal, dty
 
 
 @given(
-    st.lists(st.builds(Axis, st.integers(1, 40), st.booleans(), st.none()), min_size=2, max_size=3),
+    st.lists(st.builds(plain_axis, st.integers(1, 40), st.booleans()), min_size=2, max_size=3),
     st.lists(st.floats(-5, 5), min_size=3, max_size=3),
     st.lists(magnitudes() | st.just(0.0), min_size=3, max_size=3),
 )
@@ -132,7 +136,7 @@ def test_nothing_kills_a_guarded_mask_on_several_axes(axes, mean, sigma):
 
 
 @given(
-    st.lists(st.builds(Axis, st.integers(1, 40), st.booleans(), st.none()), min_size=2, max_size=2),
+    st.lists(st.builds(plain_axis, st.integers(1, 40), st.booleans()), min_size=2, max_size=2),
     st.lists(st.floats(-5, 5), min_size=2, max_size=2),
     st.lists(magnitudes() | st.just(0.0), min_size=2, max_size=2),
     st.floats(-10, 10),

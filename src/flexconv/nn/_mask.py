@@ -302,7 +302,7 @@ def _origins(axes: Sequence[Axis]) -> list[Axis]:
 
 def _coarser(axes: Sequence[Axis]) -> list[Axis]:
     """Per axis, this grid or the one trained on: a σ that either resolves, lest the window fall between taps."""
-    return [max(axis, axis.origin or axis, key=lambda each: each.spacing) for axis in axes]
+    return [a if a.origin is None or a.spacing >= a.origin.spacing else a.origin for a in axes]
 
 
 def _ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
