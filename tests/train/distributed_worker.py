@@ -48,6 +48,9 @@ def main(out: str, precision: str) -> None:
     record["validation"] = (score.loss, score.accuracy, score.count)
     if fabric.is_global_zero:
         torch.save(record, out)
+    if fabric.world_size > 1:  # leave together: who waits for a process that is gone, aborts
+        fabric.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -66,11 +66,15 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
     console = console if fabric.is_global_zero else None
     data = load_data(recipe)
     if not fabric.is_global_zero:
-        return _stages(recipe, data, folder, fabric, console)
-    with folder.locked():
-        folder.write_recipe(recipe)
         results = _stages(recipe, data, folder, fabric, console)
-        folder.write_results(results)
+    else:
+        with folder.locked():
+            folder.write_recipe(recipe)
+            results = _stages(recipe, data, folder, fabric, console)
+            folder.write_results(results)
+    if fabric.world_size > 1:  # leave together: who waits for a process that is gone, aborts
+        fabric.barrier()
+        torch.distributed.destroy_process_group()
     return results
 
 
