@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..models._files import write_atomically
 from ._read import _yaml, build_recipe, plain
 from .recipe import AnyRecipe
 
@@ -50,7 +51,8 @@ class RunFolder:
 
     def write_recipe(self, recipe: AnyRecipe) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._recipe, _yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True))
+        text = _yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True)
+        write_atomically(self._recipe, text.encode())
 
     def read_recipe(self) -> AnyRecipe:
         if not self.exists:
@@ -58,7 +60,7 @@ class RunFolder:
         return build_recipe(_yaml().safe_load(self._recipe.read_text("utf-8")))
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        write_atomically(self.results, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        write_atomically(self.results, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
 
     def read_results(self) -> dict[str, Any]:
         if not self.finished:
@@ -92,16 +94,6 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"another process is training in {self.path}: choose another folder, or wait") from None
             yield
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole text or the old file, never something between."""
-    partial = path.with_name(f".{path.name}.part")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _lists(value: Any) -> Any:
