@@ -41,7 +41,7 @@ def main() -> None:
             trainer.progress.batch = 0
             for batch in trainer.train_batches.iterate(epoch=epoch):
                 trainer._step(batch)
-        graph = trainer._run_step.__self__._graph  # type: ignore[attr-defined]
+        graph = trainer.engine._graph  # type: ignore[attr-defined]
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             for _ in range(5):

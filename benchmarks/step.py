@@ -63,12 +63,11 @@ def measure(model: dict, shape: tuple[int, ...], *, full: bool, **settings) -> d
             torch.cuda.synchronize()
             times.append((time.perf_counter() - began) / len(batches) * 1e3)
         sizes = refresh_extents(network)
-    engine = getattr(trainer._run_step, "__self__", None)
     return {
         "ms": statistics.median(times[1:]),
         "spread": max(times[1:]) - min(times[1:]),
         "losses": losses,
-        "captures": getattr(engine, "captures", 0),
+        "captures": getattr(trainer.engine, "captures", 0),
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "sizes": sorted({"×".join(map(str, size)) for size in sizes.values()}),
     }

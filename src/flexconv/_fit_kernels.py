@@ -70,11 +70,8 @@ def relative_error(layer: FlexConvNd, kernel: torch.Tensor) -> float:
 
 def output_map(generator: KernelGenerator) -> Affine | None:
     """The linear map that ends a generator; None where there is none to be found, or its rows are normalised."""
-    maps = getattr(generator, "maps", None)
-    last = maps[-1] if isinstance(maps, nn.ModuleList) and len(maps) else getattr(generator, "output", None)
-    if not isinstance(last, Affine) or last.weight_norm or last.out_features != generator.channels:
-        return None
-    return last
+    last = generator.output_map
+    return None if last is None or last.weight_norm or last.out_features != generator.channels else last
 
 
 class _Problem:

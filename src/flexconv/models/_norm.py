@@ -1,11 +1,18 @@
-"""Normalisation, also for sequences padded to a common length: what stands behind an end must not count."""
+"""Normalisation and what follows it, also for sequences padded to a common length: what stands behind an end must not
+count.
+"""
 
 from __future__ import annotations
 
+import functools
+from typing import TypeGuard
+
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import unknown_name
+from .._regions import Region, regions_are_compiled
 
 NORMS = ("batch", "layer")
 
@@ -19,6 +26,41 @@ def make_norm(
     if norm == "layer":
         return nn.GroupNorm(1, channels, device=device, dtype=dtype)
     return (nn.BatchNorm1d if dims == 1 else nn.BatchNorm2d)(channels, device=device, dtype=dtype)
+
+
+def norm_relu(
+    norm: nn.Module, x: torch.Tensor, shortcut: torch.Tensor | None = None, *, lengths: torch.Tensor | None = None
+) -> torch.Tensor:
+    """ReLU(norm(x) + shortcut) for x [batch, channels, …]; `lengths` as in `normalise`."""
+    if lengths is None and regions_are_compiled() and _is_plain_batch_norm(norm):
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+        statistics = norm.running_mean, norm.running_var
+        return _batch_norm_relu(x, shortcut, norm.weight, norm.bias, *statistics, norm.momentum, norm.eps)
+    y = normalise(norm, x, lengths)
+    return F.relu(y if shortcut is None else y + shortcut)
+
+
+def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
+    """Torch's own with its usual settings, in training, with no hook that would want to be called."""
+    if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or norm._forward_hooks or norm._forward_pre_hooks:
+        return False
+    return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
+
+
+@functools.partial(Region, dynamic=False)
+def _batch_norm_relu(
+    x: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float | None,
+    eps: float,
+) -> torch.Tensor:
+    y = F.batch_norm(x, running_mean, running_var, weight, bias, True, momentum or 0.0, eps)
+    return F.relu(y if shortcut is None else y + shortcut)
 
 
 def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

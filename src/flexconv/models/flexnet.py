@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import make_norm
+from ._norm import make_norm, norm_relu
 
 
 class FlexNet(Model):
@@ -101,7 +100,7 @@ class FlexNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
-        x = F.relu(self.stem_norm(self.stem(x)))
+        x = norm_relu(self.stem_norm, self.stem(x))
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
@@ -133,5 +132,5 @@ class FlexNetBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.dropout(F.relu(self.norm1(self.conv1(x))))
-        return F.relu(self.norm2(self.conv2(h)) + self.shortcut(x))
+        h = self.dropout(norm_relu(self.norm1, self.conv1(x)))
+        return norm_relu(self.norm2, self.conv2(h), self.shortcut(x))

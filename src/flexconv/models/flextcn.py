@@ -13,7 +13,7 @@ from .._arguments import positive_int, unknown_name
 from ..nn._lengths import check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
-from ._norm import make_norm, normalise
+from ._norm import make_norm, norm_relu
 
 READOUTS = ("last", "mean", "every")
 
@@ -156,8 +156,8 @@ class FlexTCNBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), lengths)))
-        h = self.dropout(F.relu(normalise(self.norm2, self.conv2(h), lengths)))
+        h = self.dropout(norm_relu(self.norm1, self.conv1(x), lengths=lengths))
+        h = self.dropout(norm_relu(self.norm2, self.conv2(h), lengths=lengths))
         return F.relu(h + self.shortcut(x))
 
 

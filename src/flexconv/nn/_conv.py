@@ -76,7 +76,7 @@ class FlexConvNd(nn.Module):
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
-        self._ahead: torch.Tensor | None = None  # a kernel that was sampled before the forward, see `_ahead.py`
+        self._ahead: torch.Tensor | None = None  # a kernel that was sampled before the forward, see `_together.py`
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -112,13 +112,17 @@ class FlexConvNd(nn.Module):
         axes = self.axes
         dtype, device = self.generator.compute_dtype, self._like().device
         lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
-        values = self.generator(mesh(lines))
-        if self.mask is not None:
-            values = values * self.mask(lines, axes)
+        mask = None if self.mask is None else self.mask(lines, axes)
+        return self._finish(self.generator(mesh(lines)), mask, windows)
+
+    def _finish(self, values: torch.Tensor, mask: torch.Tensor | None, windows: Sequence[Window]) -> torch.Tensor:
+        """Generated values [channels, *sizes] and the mask's [*sizes] → the kernel on a window of the grid."""
+        if mask is not None:
+            values = values * mask
         if self.kernel_scale != 1.0:
             values = values * self.kernel_scale
         if self.resampled_axes is not None:
-            values = values * tap_weights(axes, windows, like=values)
+            values = values * tap_weights(self.axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
     # --- forward ------------------------------------------------------------------------------------------------------

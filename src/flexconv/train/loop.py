@@ -26,9 +26,9 @@ from ..nn import refresh_extents
 from ..spectrum import alias_penalty
 from .checkpoint import CheckpointError, checkpoints, load_latest, save_checkpoint
 from .display import Display
+from .engine import make_engine
 from .evaluate import Score, evaluate, forward
 from .folder import RunFolder
-from .graph import GraphEngine
 from .optim import Schedule, kernel_norm, make_optimizer
 from .recipe import Recipe
 
@@ -84,7 +84,7 @@ class Trainer:
         self.best_state: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
-        self._run_step = self._eager_step if recipe.engine == "eager" else self._graph_step()
+        self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say)
         self._writer: Any = None
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -122,30 +122,9 @@ class Trainer:
         self.schedule.apply(self.optimizer, progress.step)
         self._now.fill_(progress.step)
         # processes average their gradients, whatever share of the batch each has
-        self._run_step(batch, self.fabric.world_size / self.train_batches.global_size(progress.batch))
+        self.engine.step(batch, self.fabric.world_size / self.train_batches.global_size(progress.batch))
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
         progress.seen += len(batch[1])
-
-    def _eager_step(self, batch: Batch, share: float) -> None:
-        self._compute(batch, share)
-        if self.fabric.device.type != "cpu":
-            refresh_extents(self.model)  # one copy to the host for all layers, instead of one each
-
-    def _graph_step(self) -> Callable[[Batch, float], None]:
-        """Steps as a replayed graph, or one by one with a message where that cannot be."""
-        lacking = (
-            "a GPU"
-            if self.fabric.device.type != "cuda"
-            else "a single process"
-            if self.fabric.world_size > 1
-            else "a precision other than fp16"
-            if self.recipe.precision == "fp16"
-            else None
-        )
-        if lacking is None:
-            return GraphEngine(self.model, self.optimizer, self._compute, self.recipe.batch_size).step
-        self.display.say(f"[yellow]engine: graph[/] needs {lacking}; training step by step instead")
-        return self._eager_step
 
     def _compute(self, batch: Batch, share: float) -> None:
         """Forward, backward, optimiser and sums. Nothing here waits for the device or depends on the step's number."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._arguments import unknown_name
 
-ENGINES = ("eager", "graph")
+ENGINES = ("eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
 
 
@@ -96,7 +96,7 @@ class Recipe:
     alias: AliasRecipe | None = None
     label_smoothing: float = 0.0
     precision: str = "fp32"
-    engine: str = "eager"  # "graph": the whole step captured as a CUDA graph and replayed
+    engine: str = "eager"  # "compiled": regions of a step; "graph": also captured whole as a CUDA graph and replayed
     seed: int = 0
     deterministic: bool = False
     checkpoint_seconds: float = 60.0

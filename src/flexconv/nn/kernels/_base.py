@@ -10,12 +10,14 @@ from torch import nn
 from ..._arguments import positive_int
 from ..._context import no_autocast
 from .._grid import Axis
+from ._linear import Affine
 
 
 class KernelGenerator(nn.Module):
     """A network on coordinates: [D, *grid] in [−1, 1] → [channels, *grid].
 
-    Subclasses write `evaluate`, on a flat list of points. It runs in float32 (float64 for float64 parameters), with
+    Subclasses write `evaluate`, on a flat list of points; or, where they end in a linear map, `features` and
+    `output_map`, which lets many layers share the work. Both run in float32 (float64 for float64 parameters), with
     autocast off, whatever precision the convolution uses: arguments of sines reach 150 rad, where bfloat16 is wrong by
     a per cent of the kernel.
 
@@ -33,9 +35,21 @@ class KernelGenerator(nn.Module):
         self.dims = positive_int("dims", dims)
         self.channels = positive_int("channels", channels)
 
+    @property
+    def output_map(self) -> Affine | None:
+        """The linear map from features to kernel values, where a generator ends in one."""
+        return None
+
+    def features(self, points: torch.Tensor) -> torch.Tensor:
+        """What the output map is given, at points [n, D] → [n, width]."""
+        raise TypeError(f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}")
+
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         """Kernel values at points [n, D] → [n, channels]."""
-        raise TypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {tuple(points.shape)}")
+        if self.output_map is None:
+            shape = tuple(points.shape)
+            raise TypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {shape}")
+        return self.output_map(self.features(points))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again."""

@@ -66,12 +66,17 @@ class MultiplicativeFilterNetwork(KernelGenerator):
         angles = angles.unflatten(1, (self.filters, self.hidden)) + self.phase.to(points.dtype)
         return torch.sin(angles).transpose(0, 1)
 
-    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
+    @property
+    def output_map(self) -> Affine:
+        return self.output
+
+    def features(self, points: torch.Tensor) -> torch.Tensor:
+        """h_n at points [n, D] → [n, hidden]."""
         filters = self.filter_values(points)
         h = filters[0]
         for layer in range(self.layers):
             h = filters[layer + 1] * affine(h, self.mix_weight[layer], self.mix_bias[layer])
-        return self.output(h)
+        return h
 
     def extra_repr(self) -> str:
         shape = f"{self.dims}, {self.channels}, hidden={self.hidden}, layers={self.layers}"

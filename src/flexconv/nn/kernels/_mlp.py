@@ -62,15 +62,19 @@ class MLP(KernelGenerator):
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
 
-    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
-        *hidden, last = self.maps
+    @property
+    def output_map(self) -> Affine:
+        return self.maps[-1]  # type: ignore[return-value]
+
+    def features(self, points: torch.Tensor) -> torch.Tensor:
+        *hidden, _ = self.maps
         h = points
         for linear, norm in zip(hidden, self.norms, strict=True):
             h = linear(h)
             if isinstance(norm, nn.LayerNorm):
                 h = F.layer_norm(h, norm.normalized_shape, norm.weight.to(h.dtype), norm.bias.to(h.dtype), norm.eps)
             h = ACTIVATIONS[self.activation](h)
-        return last(h)
+        return h
 
     def extra_repr(self) -> str:
         return f"{self.dims}, {self.channels}, activation={self.activation!r}, norm={self.norm!r}"

@@ -68,13 +68,17 @@ class SIREN(KernelGenerator):
         """sin(ω_0 (W x + b))."""
         return torch.sin(omega * linear(x))
 
-    def evaluate(self, points: torch.Tensor) -> torch.Tensor:
-        *sines, last = self.maps
+    @property
+    def output_map(self) -> Affine:
+        return self.maps[-1]  # type: ignore[return-value]
+
+    def features(self, points: torch.Tensor) -> torch.Tensor:
+        *sines, _ = self.maps
         h = points
         for linear, omega in zip(sines, self.omega_0.to(points.dtype), strict=True):
             assert isinstance(linear, Affine)
             h = self.sine(linear, omega, h)
-        return last(h)
+        return h
 
     def extra_repr(self) -> str:
         return f"{self.dims}, {self.channels}, omega_0={self.initial_omega_0:g}, learn_omega_0={self.learn_omega_0}"

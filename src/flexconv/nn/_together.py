@@ -1,0 +1,147 @@
+"""The kernels of many layers in a few operations, before any of them is needed.
+
+A kernel does not depend on the input, and making one is a chain of many small operations: fifteen layers leave a GPU
+idle most of the time. Layers of like generators, masks and grids differ in their numbers only, so their parameters are
+stacked and all chains are walked at once. What is left to each layer is its output map, which has a size of its own.
+
+Windows differ between layers. Everything is sampled on a block as large as the largest of them, from each layer's first
+tap on, and cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from .._context import no_autocast
+from .._regions import Region
+from ._conv import FlexConvNd
+from ._grid import Window, mesh
+from .kernels import KernelGenerator
+
+Windows = tuple[Window, ...]
+
+
+class KernelsTogether:
+    """Samples all kernels of a model, for windows that stay as they are: make another one where they change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
+        self.windows = [layer._windows_in_force() for layer in self.layers]
+        self.alone: list[FlexConvNd] = []
+        groups: dict[object, list[FlexConvNd]] = {}
+        for layer in self.layers:
+            if _can_share(layer.generator):
+                groups.setdefault(_likeness(layer), []).append(layer)
+            else:
+                self.alone.append(layer)
+        self.groups = [_Group(layers) for layers in groups.values()]
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether all windows are still those that this was made for."""
+        return self.windows == [layer._windows_in_force() for layer in self.layers]
+
+    @contextlib.contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Inside, every FlexConv of the model uses a kernel that was sampled on entry."""
+        try:
+            for layer in self.alone:
+                layer._ahead = layer._sample(layer._windows_in_force())
+            for group in self.groups:
+                group.sample()
+            yield
+        finally:
+            for layer in self.layers:
+                layer._ahead = None
+
+
+class _Group:
+    """Layers that differ in numbers and output maps only."""
+
+    def __init__(self, layers: Sequence[FlexConvNd]) -> None:
+        first = layers[0]
+        self.layers = layers
+        self.windows = [layer._windows_in_force() for layer in layers]
+        self.parts = [_Part(layer) for layer in layers]
+        dtype, device = first.generator.compute_dtype, first._like().device
+        self.lines: list[torch.Tensor] = []  # per axis, [layers, taps]
+        for d, axis in enumerate(first.axes):
+            longest = max(windows[d][1] - windows[d][0] for windows in self.windows)
+            starts = [windows[d][0] for windows in self.windows]
+            lines = [axis.coordinates((start, start + longest), device=device, dtype=dtype) for start in starts]
+            self.lines.append(torch.stack(lines))
+
+    def sample(self) -> None:
+        with no_autocast(self.lines[0].device.type):
+            features, window = _hidden(self.parts[0], [part.shared() for part in self.parts], self.lines)
+            masks = [None] * len(self.layers) if window is None else window.unbind()
+            for layer, windows, h, mask in zip(self.layers, self.windows, features.unbind(), masks, strict=True):
+                block = tuple(slice(stop - start) for start, stop in windows)
+                output = layer.generator.output_map
+                assert output is not None
+                values = output(h[block].flatten(0, -2)).t()
+                values = values.unflatten(1, [stop - start for start, stop in windows])
+                layer._ahead = layer._finish(values, None if mask is None else mask[block], windows)
+
+
+@Region
+def _hidden(
+    part: _Part, parameters: list[dict[str, torch.Tensor]], lines: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What comes before the output maps, for all layers at once → [layers, *block, width], [layers, *block]."""
+
+    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return functional_call(part, values, axes)
+
+    stacked = {name: torch.stack([each[name] for each in parameters]) for name in parameters[0]}
+    features, *window = vmap(one)(stacked, *lines)
+    return features, window[0] if window else None
+
+
+class _Part(nn.Module):
+    """The features of a generator, and the window of a mask, from the coordinates of each axis."""
+
+    def __init__(self, layer: FlexConvNd) -> None:
+        super().__init__()
+        self.generator, self.mask, self.axes = layer.generator, layer.mask, layer.axes
+
+    def shared(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, but those of the output map."""
+        tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
+        return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
+
+    def forward(self, *lines: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        grid = mesh(lines)
+        features = self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+        return (features,) if self.mask is None else (features, self.mask(lines, self.axes))
+
+
+def _can_share(generator: KernelGenerator) -> bool:
+    """Whether a generator is its features and an output map, and nothing of a user's in between."""
+    plain = type(generator).evaluate is KernelGenerator.evaluate and type(generator).forward is KernelGenerator.forward
+    hooked = generator._forward_hooks or generator._forward_pre_hooks
+    return plain and not hooked and generator.output_map is not None
+
+
+def _likeness(layer: FlexConvNd) -> object:
+    """What layers must have in common to be sampled together: everything but numbers and the output map."""
+    part = _Part(layer)
+    shapes = [(name, tuple(t.shape), t.dtype, t.device) for name, t in part.shared().items()]
+    settings = [
+        (name, type(module).__qualname__, _settings(module))
+        for name, module in part.named_modules()
+        if module is not layer.generator.output_map
+    ]
+    return repr((shapes, settings, layer.axes))
+
+
+def _settings(module: nn.Module) -> list[tuple[str, object]]:
+    """Plain attributes of a module that its forward may depend on."""
+    plain = [(n, v) for n, v in vars(module).items() if isinstance(v, bool | int | float | str | tuple | type(None))]
+    return [(name, value) for name, value in plain if name != "channels" and not name.startswith("_")]

@@ -1,0 +1,107 @@
+"""Kernel sizes for a captured step: windows with room to grow, watched without stopping the device.
+
+A graph holds windows as they were when it was captured. Every few steps the masks are sent to the host; nobody waits
+for them, they are read when the next ones are sent. Until a mask may have left its window there is time to react.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import vmap
+
+from ..nn import refresh_extents
+from ..nn._conv import FlexConvNd
+from ..nn._extent import SizeSource
+from ..nn._grid import Axis, Window
+
+STEPS_BETWEEN_LOOKS = 8
+
+Windows = tuple[Window, ...]
+Bounds = list[list[float]]  # [axes][low, high]
+
+
+class RoomyWindows:
+    """The windows of all layers of a model that is trained by an optimiser."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+        layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
+        self.layers = [(layer, source) for layer in layers if (source := layer._size_source) is not None]
+        self._windows: list[Windows] = []
+        self._sent: tuple[torch.Tensor, torch.cuda.Event] | None = None
+
+    def fix(self) -> None:
+        """Give every layer a window with room to grow, and have it believe that this is up to date."""
+        refresh_extents(self.model)
+        self._windows = []
+        if not self.layers:
+            return
+        for (layer, _), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
+            needed = _with_room(layer.axes, bounds, 2 * self._room())
+            layer._extent.windows = tuple(axis.rung(taps) for axis, taps in zip(layer.axes, needed, strict=True))
+            self._windows.append(layer._extent.windows)
+
+    def still_fit(self) -> bool:
+        """Whether the windows suit the sizes that were sent for at the last call; sends for the next."""
+        fit = True
+        if self._sent is not None:
+            values, arrived = self._sent
+            arrived.synchronize()
+            fit = all(
+                self._fits(layer.axes, bounds, windows)
+                for (layer, _), bounds, windows in zip(self.layers, self._bounds(values), self._windows, strict=True)
+            )
+        if self.layers:
+            on_device = self._packed()
+            host = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
+            host.copy_(on_device, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+            self._sent = host, arrived
+        return fit
+
+    def _fits(self, axes: tuple[Axis, ...], bounds: Bounds, windows: Windows) -> bool:
+        """Large enough, and not larger than for a size that is sure to stay below them."""
+        needed = _with_room(axes, bounds, self._room())
+        if any(n[0] < w[0] or n[1] > w[1] for n, w in zip(needed, windows, strict=True)):
+            return False
+        roomy = _with_room(axes, bounds, 4 * self._room())
+        smaller = [axis.rung(taps) for axis, taps in zip(axes, roomy, strict=True)]
+        return all(s[1] - s[0] >= w[1] - w[0] for s, w in zip(smaller, windows, strict=True))
+
+    def _room(self) -> float:
+        """How far a bound may move before somebody looks at it again.
+
+        What is looked at is up to two looks old; Adam moves a parameter by about its rate, and so a bound, which is a
+        mean and some 2.15 σ, by less than four times that.
+        """
+        groups = self.optimizer.param_groups
+        masks = [group for group in groups if group.get("name") == "masks"] or groups
+        return 4 * 2 * STEPS_BETWEEN_LOOKS * max(group["base_lr"] for group in masks)
+
+    def _packed(self) -> torch.Tensor:
+        """All parameters that sizes depend on, one behind the other."""
+        return torch.cat([p.detach().flatten().float() for _, source in self.layers for p in source.size_parameters()])
+
+    def _bounds(self, packed: torch.Tensor) -> list[Bounds]:
+        """The bounds of every layer from a host copy of `_packed`; layers of like masks and grids at once."""
+        groups: dict[object, list[tuple[int, FlexConvNd, SizeSource, list[torch.Tensor]]]] = {}
+        pieces = iter(packed.split([p.numel() for _, source in self.layers for p in source.size_parameters()]))
+        for number, (layer, source) in enumerate(self.layers):
+            values = [next(pieces).view(p.shape) for p in source.size_parameters()]
+            likeness = type(source), repr(source), layer.axes, [v.shape for v in values]
+            groups.setdefault(str(likeness), []).append((number, layer, source, values))
+        found: list[Bounds] = [[]] * len(self.layers)
+        for members in groups.values():
+            _, layer, source, _ = members[0]
+            stacked = [torch.stack(each) for each in zip(*(values for *_, values in members), strict=True)]
+            bounds = vmap(lambda *values, of=source, axes=layer.axes: of.bounds(values, axes))(*stacked).tolist()
+            for (number, *_), each in zip(members, bounds, strict=True):
+                found[number] = each
+        return found
+
+
+def _with_room(axes: tuple[Axis, ...], bounds: Bounds, room: float) -> Windows:
+    """The taps in use, and those within `room` of them."""
+    return tuple(axis.taps_between(low - room, high + room) for axis, (low, high) in zip(axes, bounds, strict=True))

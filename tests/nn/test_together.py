@@ -1,0 +1,132 @@
+"""Kernels sampled together are those of each layer by itself."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
+from flexconv._regions import Region, compiled_regions
+from flexconv.nn import GENERATORS
+from flexconv.nn._together import KernelsTogether
+
+
+class Net(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        for number, layer in enumerate(layers):  # different sizes at different places
+            if layer.mask is not None:
+                nn.init.constant_(layer.mask.sigma, 0.06 * (number + 1))
+                nn.init.constant_(layer.mask.mean, 0.1 * number)
+
+
+def kernels_and_gradients(net, kernels):
+    net.zero_grad()
+    torch.manual_seed(1)
+    sum((k * torch.randn_like(k)).sum() for k in kernels).backward()
+    return [k.detach() for k in kernels], {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
+
+
+def compare(net, *, groups=None, alone=None):
+    together = KernelsTogether(net)
+    if groups is not None:
+        assert (len(together.groups), len(together.alone)) == (groups, alone)
+    expected = kernels_and_gradients(net, [layer._sample(layer._windows_in_force()) for layer in together.layers])
+    with together.ahead():
+        kernels = [layer._ahead for layer in together.layers]
+    assert all(layer._ahead is None for layer in together.layers)
+    kernels, gradients = kernels_and_gradients(net, kernels)
+    for kernel, wanted in zip(kernels, expected[0], strict=True):
+        torch.testing.assert_close(kernel, wanted, rtol=1e-12, atol=1e-14)
+    assert gradients.keys() == expected[1].keys()
+    for name, wanted in expected[1].items():
+        torch.testing.assert_close(gradients[name], wanted, rtol=1e-9, atol=1e-12 * wanted.abs().max().item(), msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "layer"),
+    [(k, layer) for k in sorted(GENERATORS) for layer in (FlexConv1d, FlexConv2d, FlexConv3d) if k != "njet"]
+    + [("njet", FlexConv2d)],
+)
+def test_every_generator(kernel, layer):
+    torch.manual_seed(0)
+    size = 17 if layer is not FlexConv3d else 7
+    mask = None if kernel == "njet" else "gaussian"
+    make = functools.partial(layer, kernel_size=size, kernel=kernel, mask=mask, dtype=torch.float64)
+    net = Net(make(2, 3), make(3, 4), make(4, 1))
+    shared = kernel != "njet"  # which is no map of features
+    compare(net, groups=int(shared), alone=0 if shared else 3)
+
+
+def test_what_differs_is_sampled_apart():
+    double = {"dtype": torch.float64}
+    net = Net(
+        FlexConv2d(2, 3, 9, **double),
+        FlexConv2d(3, 3, 9, **double),
+        FlexConv2d(3, 3, (9, 7), **double),  # another grid
+        FlexConv2d(3, 3, 9, kernel="siren", **double),
+        FlexConv2d(3, 3, 9, mask=None, **double),
+        FlexConv2d(3, 3, 9, mask=RotatedGaussianMask(2, **double), **double),
+        FlexConv2d(3, 3, 9, mask=GaussianMask(2, threshold=0.3, **double), **double),
+        FlexConv2d(3, 3, 9, mask=GaussianMask(2, form="authors", **double), **double),
+        FlexConv2d(4, 4, 9, groups=4, **double),  # like the first two: channels do not matter
+    )
+    compare(net, groups=7, alone=0)
+
+
+def test_hooks_are_called():
+    net = Net(FlexConv2d(1, 1, 9, dtype=torch.float64), FlexConv2d(1, 1, 9, dtype=torch.float64))
+    net.layers[0].generator.register_forward_hook(lambda *everything: 2 * everything[-1])
+    compare(net, groups=1, alone=1)
+
+
+def test_causal_and_at_another_resolution():
+    torch.manual_seed(0)
+    net = Net(*(FlexConv1d(2, 2, 33, padding="causal", dtype=torch.float64) for _ in range(3)))
+    compare(net, groups=1, alone=0)
+    compare(at_resolution(net, 2), groups=1, alone=0)
+
+
+def test_windows_that_change_are_noticed():
+    net = Net(FlexConv2d(1, 1, 33), FlexConv2d(1, 1, 33))
+    together = KernelsTogether(net)
+    assert together.up_to_date
+    nn.init.constant_(net.layers[1].mask.sigma, 0.9)
+    assert not together.up_to_date
+
+
+def test_a_network_computes_the_same_with_few_operations():
+    torch.manual_seed(0)
+    model = create_model("flexnet3", in_channels=3, num_classes=10, image_size=32, dropout=0.0).train()
+    x = torch.randn(2, 3, 32, 32)
+    expected = model(x)
+    together = KernelsTogether(model)
+    with together.ahead():
+        torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+
+    def operations(sample):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            sample()
+        return sum(event.count for event in profiler.key_averages() if event.key in ("aten::mul", "aten::add"))
+
+    one_by_one = operations(lambda: [layer._sample(layer._windows_in_force()) for layer in together.layers])
+
+    def at_once():
+        with together.ahead():
+            pass
+
+    assert operations(at_once) < one_by_one / 2
+
+
+def test_a_region_runs_as_it_is_outside_and_compiled_inside(monkeypatch):
+    calls = []
+    region = Region(lambda x: x + 1)
+    monkeypatch.setattr(torch, "compile", lambda f, **options: lambda x: calls.append(options) or f(x))
+    assert region(torch.zeros(())) == 1
+    assert calls == []
+    with compiled_regions():
+        assert region(torch.zeros(())) == 1
+    assert region(torch.zeros(())) == 1
+    assert calls == [{"fullgraph": True, "dynamic": None}]

@@ -1,0 +1,136 @@
+"""Compiled and captured steps train as the others do."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from flexconv import train
+from flexconv.nn import GaussianMask
+from flexconv.train import RunFolder
+from flexconv.train._roomy import RoomyWindows
+from flexconv.train.display import Display
+from flexconv.train.engine import EagerEngine
+from flexconv.train.run import build_model, load_data, make_fabric
+
+from .tiny import tiny_recipe
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def trainer_of(tmp_path, **changes):
+    recipe = tiny_recipe(batch_size=50, **changes)
+    data = load_data(recipe)
+    fabric = make_fabric(recipe, "auto")
+    display = Display(None, epochs=1, steps_per_epoch=1)
+    return train.Trainer(build_model(recipe, data), data, recipe, RunFolder(tmp_path), fabric, display)
+
+
+def losses_of(trainer, epochs=2):
+    losses = []
+    trainer.forward_model.train()
+    for epoch in range(epochs):
+        trainer.progress.batch = 0
+        for batch in trainer.train_batches.iterate(epoch=epoch):
+            before = trainer._sums[0].item()
+            trainer._step(batch)
+            losses.append(trainer._sums[0].item() - before)
+    return losses
+
+
+def test_where_a_graph_cannot_be_captured_steps_run_one_by_one_and_say_so(tmp_path, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    said = []
+    monkeypatch.setattr(Display, "say", lambda _, text: said.append(text))
+    results = train.train(tiny_recipe(engine="graph", epochs=1), tmp_path / "graph")
+    assert any("needs a GPU" in text for text in said)
+    assert results["test_accuracy"] == train.train(tiny_recipe(epochs=1), tmp_path / "eager")["test_accuracy"]
+
+
+def test_where_nothing_can_be_compiled_steps_run_one_by_one_and_say_so(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(Display, "say", lambda _, text: said.append(text))
+
+    def fail(*_, **__):
+        raise RuntimeError("no compiler was found\nmore of this")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    trainer = trainer_of(tmp_path, engine="compiled")
+    assert isinstance(trainer.engine, EagerEngine)
+    assert any("(no compiler was found)" in text for text in said)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
+def test_losses_of_the_compiled_engine_are_those_of_the_eager_one(tmp_path):
+    eager, compiled = (losses_of(trainer_of(tmp_path / engine, engine=engine)) for engine in ("eager", "compiled"))
+    assert compiled[:10] == pytest.approx(eager[:10], rel=1e-4)
+    assert compiled == pytest.approx(eager, rel=0.05)
+
+
+def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
+    trainer = trainer_of(tmp_path)
+    (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "masks"]
+    group["base_lr"] = 1e-4
+    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows.fix()
+    assert [layer._windows_in_force() for layer, _ in windows.layers] == windows._windows
+    layer, source = windows.layers[1]
+    in_force = windows._windows[1]
+
+    def fits(sigma):
+        nn.init.constant_(source.sigma, sigma)
+        return windows._fits(layer.axes, windows._bounds(windows._packed())[1], in_force)
+
+    reach = math.sqrt(2 * math.log(10))
+    width = in_force[0][1] - in_force[0][0]
+    outside = (width + 1) / 2 * layer.axes[0].spacing / reach  # the mask reaches the first tap outside
+    assert not fits(outside)
+    assert not fits(outside - 0.5 * windows._room() / reach)  # and may soon
+    assert fits(outside - 1.5 * windows._room() / reach)
+    assert fits(source.initial_sigma[0])
+
+
+def test_bounds_of_many_layers_are_those_of_each(tmp_path):
+    trainer = trainer_of(tmp_path)
+    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    for number, (_, source) in enumerate(windows.layers):
+        nn.init.constant_(source.sigma, 0.1 + 0.1 * number)
+    for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
+        expected = source.bounds([p.detach() for p in source.size_parameters()], layer.axes)
+        torch.testing.assert_close(torch.tensor(bounds), expected)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ValueError, match="did you mean 'graph'"):
+        tiny_recipe(engine="graf")
+
+
+@gpu
+def test_losses_are_those_of_the_eager_engine(tmp_path):
+    eager, graph = (losses_of(trainer_of(tmp_path / engine, engine=engine)) for engine in ("eager", "graph"))
+    assert graph[:10] == pytest.approx(eager[:10], rel=1e-4)
+    assert graph == pytest.approx(eager, rel=0.05)
+
+
+@gpu
+def test_a_mask_that_leaves_its_window_is_captured_again(tmp_path):
+    trainer = trainer_of(tmp_path, engine="graph")
+    engine = trainer.engine
+    losses_of(trainer, epochs=1)
+    assert engine.captures == 1
+    for module in trainer.model.modules():
+        if isinstance(module, GaussianMask):
+            torch.nn.init.constant_(module.sigma, 0.6)
+    losses_of(trainer, epochs=2)
+    assert engine.captures == 2
+    assert all(layer.extent == (9, 9) for layer, _ in engine.windows.layers)
+
+
+@gpu
+def test_a_whole_run_with_a_last_batch_that_is_not_full(tmp_path):
+    recipe = tiny_recipe(engine="graph", batch_size=50)
+    results = train.train(recipe, tmp_path / "run")
+    assert results["steps"] == 3 * 23
