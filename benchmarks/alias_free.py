@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.timing import machine, measure
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, alias_penalty, at_resolution
+from flexconv.bench import measure
+from flexconv.bench._report import machine
 from flexconv.nn import MAGNet
 from flexconv.spectrum import FORMULAS, _dense_kernel, _denser, _energy_spectrum, max_frequency, measured_bandwidth
 from flexconv.testing import _smooth_signal, resolution_error
@@ -215,7 +216,7 @@ def bench_cost(batch: int = 8) -> list[Row]:
 
     functions: dict[str, Callable[[], object]] = {"none": step}
     functions |= {name: partial(penalty, options) for name, options in PENALTIES.items() if options}
-    times = measure(functions, torch.device("cpu"), seconds=4.0)
+    times = {name: each.ms for name, each in measure(functions, torch.device("cpu"), seconds=4.0).items()}
     return [
         {"penalty": name, "ms": ms, "share": None if name == "none" else ms / times["none"]}
         for name, ms in times.items()

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from scipy.optimize import least_squares, nnls
 
-from benchmarks.timing import measure
 from flexconv import ops
+from flexconv.bench import measure
 from flexconv.ops._geometry import Geometry, resolve_padding
 from flexconv.ops._select import Rates, Work, kind, predict, work
 
@@ -70,7 +70,7 @@ def measure_all(device: torch.device) -> None:
             weight.requires_grad_(training)
             conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
             calls = {name: partial(_run, partial(conv, algorithm=name)) for name in ("direct", "fft")}
-            times = measure(calls, device, seconds=0.1)
+            times = {name: each.ms for name, each in measure(calls, device, seconds=0.1).items()}
             print(json.dumps({**shape._asdict(), "device": device.type, "training": training, **times}), flush=True)
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.dft [cpu|cuda] [--smoke] [--json FILE]
 
-`graph` is milliseconds inside a replayed CUDA graph, `eager` without one; `floor` the time the same products and copies
-would take at the card's ceilings (measured first), each at the slower of its two; `share` is floor / graph. Errors are
+`graph` is milliseconds inside a replayed CUDA graph, `eager` without one; `floor` the time the same operations would
+take at the card's ceilings (measured first), each at the slower of its two; `share` is floor / graph. Errors are
 relative, ‖·‖, against float64, of output, input gradient and kernel gradient; those of half precision contain the
 rounding of the inputs. About two minutes on an H200; `--smoke` runs tiny shapes anywhere.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,10 +20,11 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from benchmarks.timing import machine
+from flexconv.bench import Ceilings, measure, measure_ceilings
+from flexconv.bench._ceilings import DTYPES
+from flexconv.bench._report import machine
+from flexconv.bench._timing import as_in_training
 from flexconv.ops._dft import dft_conv
 from flexconv.ops._fft import fft_conv
 from flexconv.ops._geometry import Geometry, resolve_padding
@@ -60,12 +60,11 @@ SMOKE = [Case(2, 3, (6, 6), 5), Case(2, 3, (40,), 40)]
 
 
 class Method(NamedTuple):
-    """A way to compute it; `products` names the ceiling that applies."""
+    """A way to compute it."""
 
     name: str
     call: Callable[[torch.Tensor, torch.Tensor, Geometry], torch.Tensor]
-    dtype: torch.dtype
-    products: str
+    precision: str
     channels_last: bool = False
 
 
@@ -73,16 +72,13 @@ def methods(case: Case) -> Iterator[Method]:
     """What to compare: cuDNN where it is not hopeless, the FFT, the matrix products by dtype and style."""
     images = len(case.size) == 2
     if images and (case.taps < 33 or case.batch < 512 or case.channels == 48):
-        yield Method("cuDNN bf16", _direct, torch.bfloat16, "bf16", channels_last=True)
-    yield Method("fft", lambda x, w, g: fft_conv(x, w, None, g), torch.float32, "fp32")
+        yield Method("cuDNN bf16", _direct, "bf16", channels_last=True)
+    yield Method("fft", lambda x, w, g: fft_conv(x, w, None, g), "fp32")
     styles = ("whole", "axes", "coarse", "mixed") if images else ("long",) if case.size[0] > 4096 else ("whole", "long")
-    for products, dtype in DTYPES.items():
+    for precision in DTYPES:
         for style in styles:
-            if style not in ("mixed", "coarse") or products == "bf16":
-                yield Method(f"dft {products} {style}", partial(_dft, style=style), dtype, products)
-
-
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+            if style not in ("mixed", "coarse") or precision == "bf16":
+                yield Method(f"dft {precision} {style}", partial(_dft, style=style), precision)
 
 
 def _direct(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> torch.Tensor:
@@ -93,29 +89,25 @@ def _dft(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, *, style: st
     return dft_conv(x, weight, None, geometry, style=style)
 
 
-def run_case(case: Case, device: torch.device, ceilings: dict[str, float]) -> list[dict[str, Any]]:
+def run_case(case: Case, device: torch.device, ceilings: Ceilings) -> list[dict[str, Any]]:
     """One row per method."""
     tensors = case.tensors(device)
     truth = _step(lambda x, w, g: fft_conv(x, w, None, g), case.geometry, tuple(each.double() for each in tensors))
     rows = []
     for method in methods(case):
         row: dict[str, Any] = {"case": case._asdict(), "method": method.name}
-        torch.set_float32_matmul_precision("high" if method.products == "tf32" else "highest")
         try:
-            given = tuple(each.to(method.dtype) for each in tensors)
+            given = tuple(each.to(DTYPES[method.precision]) for each in tensors)
             if method.channels_last:
                 given = tuple(each.to(memory_format=torch.channels_last) for each in given)
             step = partial(_step, method.call, case.geometry, given)
             row["errors"] = [_error(*pair) for pair in zip(step(), truth, strict=True)]
-            row["eager"] = _milliseconds(step, device)
-            if device.type == "cuda":
-                row["graph"] = _milliseconds(_captured(step), device)
-            if method.name.startswith("dft"):
-                row["floor"] = _floor(step, ceilings, method.products)
+            times = measure({"eager": step, "graph": as_in_training(step, device)}, device, seconds=0.1)
+            row |= {name: time.ms for name, time in times.items()}
+            row["floor"] = ceilings.floor(step, method.precision)
         except (RuntimeError, torch.OutOfMemoryError) as failure:
             row["failure"] = str(failure).splitlines()[0][:120]
         rows.append(row)
-    torch.set_float32_matmul_precision("highest")
     return rows
 
 
@@ -131,88 +123,6 @@ def _error(result: torch.Tensor, truth: torch.Tensor) -> float:
     return ((result.double() - truth).norm() / truth.norm()).item()
 
 
-def _captured(step: Callable[[], object]) -> Callable[[], object]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        graph.kept = step()  # type: ignore[attr-defined]
-    return graph.replay
-
-
-def _milliseconds(step: Callable[[], object], device: torch.device) -> float:
-    """Median of up to 7 stretches of about 10 ms each."""
-    once = min(_stretch(step, device, 1) for _ in range(3))
-    repeats = max(1, min(50, int(10 / max(once, 1e-3))))
-    return statistics.median(_stretch(step, device, repeats) for _ in range(3 if once > 20 else 7))
-
-
-def _stretch(step: Callable[[], object], device: torch.device, repeats: int) -> float:
-    if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(repeats):
-            step()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / repeats
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    return 1e3 * (time.perf_counter() - begin) / repeats
-
-
-class _Floor(TorchDispatchMode):
-    """Adds up, over all operations that move data, the larger of arithmetic / ceiling and bytes / ceiling."""
-
-    def __init__(self, per_second: float, bytes_per_second: float) -> None:
-        super().__init__()
-        self.per_second, self.bytes_per_second, self.milliseconds = per_second, bytes_per_second, 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        schema = func._schema
-        view = any(each.alias_info and not each.alias_info.is_write for each in schema.returns)
-        if not view and schema.name != "aten::_unsafe_view" and "empty" not in schema.name:
-            tensors = [each for each in tree_leaves((args, result)) if isinstance(each, torch.Tensor)]
-            moved = sum(map(_bytes, tensors)) / self.bytes_per_second
-            work = 2.0 * args[0].numel() * args[1].shape[2] / self.per_second if schema.name == "aten::bmm" else 0.0
-            self.milliseconds += 1e3 * max(moved, work)
-        return result
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Of what is there: an expanded matrix is read once."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride else 1
-    return count * tensor.element_size()
-
-
-def _floor(step: Callable[[], object], ceilings: dict[str, float], products: str) -> float:
-    with _Floor(ceilings[products], ceilings["bytes"]) as floor:
-        step()
-    return floor.milliseconds
-
-
-def measure_ceilings(device: torch.device, smoke: bool) -> dict[str, float]:
-    """Multiply-adds × 2 per second of a large product in each dtype, and bytes per second of a large copy."""
-    n = 64 if smoke else 8192
-    found = {}
-    for name, dtype in DTYPES.items():
-        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-        a = torch.randn(n, n, device=device, dtype=dtype)
-        found[name] = 2 * n**3 / (1e-3 * _milliseconds(partial(torch.mm, a, a), device))
-    torch.set_float32_matmul_precision("highest")
-    source = torch.empty(n * n * (1 if smoke else 8), device=device)
-    target = torch.empty_like(source)
-    found["bytes"] = 2 * source.nbytes / (1e-3 * _milliseconds(partial(target.copy_, source), device))
-    return found
-
-
 def show(case: Case, rows: list[dict[str, Any]]) -> None:
     """One case, one line a method."""
     size = "×".join(map(str, case.size))
@@ -221,10 +131,9 @@ def show(case: Case, rows: list[dict[str, Any]]) -> None:
         if "failure" in row:
             print(head, row["failure"], "|", flush=True)
             continue
-        graph, floor = row.get("graph", row["eager"]), row.get("floor")
-        share = f"{floor:.3f} | {floor / graph:.0%}" if floor else "– | –"
+        graph, floor = row["graph"], row["floor"]
         errors = " / ".join(f"{each:.1e}" for each in row["errors"])
-        print(f"{head} {graph:.3f} | {row['eager']:.3f} | {share} | {errors} |", flush=True)
+        print(f"{head} {graph:.3f} | {row['eager']:.3f} | {floor:.3f} | {floor / graph:.0%} | {errors} |", flush=True)
 
 
 def main() -> None:
@@ -240,8 +149,8 @@ def main() -> None:
     if arguments.smoke:
         torch.set_num_threads(1)
     begin = time.perf_counter()
-    ceilings = measure_ceilings(device, arguments.smoke)
-    print(machine(device), "; ".join(f"{name} {value / 1e12:.3g} T/s" for name, value in ceilings.items()))
+    ceilings = measure_ceilings(device, small=arguments.smoke)
+    print(machine(device), "; ".join(f"{name} {value / 1e12:.3g} T/s" for name, value in ceilings.products.items()))
     print("\n| batch | channels | size | taps | method | graph | eager | floor | share | errors y / dx / dw |")
     print("|" + "---|" * 10)
     rows = []
@@ -250,7 +159,7 @@ def main() -> None:
         show(case, [row for row in rows if row["case"] == case._asdict()])
     print(f"\n{time.perf_counter() - begin:.0f} s in all")
     if arguments.json:
-        content = {"machine": machine(device), "ceilings": ceilings, "rows": rows}
+        content = {"machine": machine(device), "ceilings": ceilings._asdict(), "rows": rows}
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -11,8 +11,8 @@ import tempfile
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.step import splits
 from flexconv import train
+from flexconv.bench._steps import noise
 from flexconv.nn import GaussianMask
 from flexconv.train.display import Display
 from flexconv.train.run import build_model, make_fabric
@@ -27,15 +27,15 @@ def main() -> None:
     tree = {"model": {"name": "flexnet7"}, "data": {"name": "cifar10", "augment": True}, "batch_size": 64}
     recipe = train.build_recipe(tree | {"engine": "graph", "precision": arguments.precision})
     assert isinstance(recipe, train.Recipe)
-    noise = splits((3, 32, 32), 64 * 20)
+    images = noise((3, 32, 32), 64 * 20)
     fabric = make_fabric(recipe, "cuda")
-    network = build_model(recipe, noise)
+    network = build_model(recipe, images)
     for module in network.modules():
         if arguments.full and isinstance(module, GaussianMask):
             torch.nn.init.constant_(module.sigma, 2.0)
     with tempfile.TemporaryDirectory() as folder:
         display = Display(None, epochs=1, steps_per_epoch=1)
-        trainer = train.Trainer(network, noise, recipe, train.RunFolder(folder), fabric, display)
+        trainer = train.Trainer(network, images, recipe, train.RunFolder(folder), fabric, display)
         trainer.forward_model.train()
         for epoch in range(2):
             trainer.progress.batch = 0

@@ -1,0 +1,83 @@
+"""One FlexConv, kernel and all, beside a plain convolution of the same size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .. import FlexConv1d, FlexConv2d, GaussianMask
+from ._ceilings import Ceilings
+from ._timing import as_in_training, measure, peak_memory
+
+PATIENCE_TAPS = 17 * 17  # plain convolutions of more taps take seconds on a CPU
+
+
+class Case(NamedTuple):
+    """A layer with as many channels out as in, its masks as they start or open to the whole grid."""
+
+    batch: int
+    channels: int
+    size: tuple[int, ...]
+    full: bool
+
+
+SHAPES = {
+    "cuda": [(64, 24, (32, 32)), (64, 48, (32, 32)), (512, 48, (32, 32)), (64, 60, (1024,)), (32, 30, (16000,))],
+    "cpu": [(16, 24, (32, 32)), (16, 48, (32, 32)), (8, 30, (1024,))],
+    "small": [(2, 3, (8, 8)), (2, 3, (24,))],
+}
+
+
+def bench_layers(device: torch.device, ceilings: Ceilings, *, small: bool = False) -> Iterator[dict[str, Any]]:
+    """A row per case and precision: forward + backward of a FlexConv, and of `torch.nn.ConvNd` at its current size."""
+    shapes = SHAPES["small" if small else "cuda" if device.type == "cuda" else "cpu"]
+    for batch, channels, size in shapes:
+        for full in (False, True):
+            for precision in ("fp32", "bf16") if device.type == "cuda" else ("fp32",):
+                yield _row(Case(batch, channels, size, full), device, ceilings, precision, 0.01 if small else 0.4)
+
+
+def _row(case: Case, device: torch.device, ceilings: Ceilings, precision: str, seconds: float) -> dict[str, Any]:
+    flex = _flex(case).to(device)
+    x = torch.randn(case.batch, case.channels, *case.size, device=device, requires_grad=True)
+    autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
+    layers: dict[str, nn.Module] = {"flexconv": flex}
+    if device.type == "cuda" or math.prod(flex.extent) <= PATIENCE_TAPS:
+        layers["torch"] = _plain(case, flex.extent).to(device)
+    calls = {name: partial(_pass, layer, x, autocast) for name, layer in layers.items()}
+    times = measure({name: as_in_training(call, device) for name, call in calls.items()}, device, seconds=seconds)
+    return {
+        "case": case._asdict(),
+        "precision": precision,
+        "extent": flex.extent,
+        "ms": {name: time.ms for name, time in times.items()},
+        "spread": {name: time.spread for name, time in times.items()},
+        "peak_mib": peak_memory(calls["flexconv"], device),
+        "share_of_ceilings": ceilings.floor(calls["flexconv"], precision) / times["flexconv"].ms,
+    }
+
+
+def _flex(case: Case) -> FlexConv1d | FlexConv2d:
+    mask = GaussianMask(len(case.size), sigma=2.0 if case.full else 0.075)
+    if len(case.size) == 1:
+        return FlexConv1d(case.channels, case.channels, case.size[0], padding="causal", mask=mask)
+    grid = tuple(size + 1 - size % 2 for size in case.size)
+    return FlexConv2d(case.channels, case.channels, grid, mask=mask)
+
+
+def _plain(case: Case, extent: tuple[int, ...]) -> nn.Module:
+    if len(case.size) == 1:
+        pad = nn.ConstantPad1d((extent[0] - 1, 0), 0.0)
+        return nn.Sequential(pad, nn.Conv1d(case.channels, case.channels, extent[0]))
+    return nn.Conv2d(case.channels, case.channels, (extent[0], extent[1]), padding=(extent[0] // 2, extent[1] // 2))
+
+
+def _pass(layer: nn.Module, x: torch.Tensor, autocast: Any) -> object:
+    with autocast():
+        y = layer(x)
+    return torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))

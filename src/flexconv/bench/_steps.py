@@ -1,0 +1,98 @@
+"""Whole training steps: forward, backward, optimiser, and the batch on its way."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .. import data, refresh_extents, train
+from ..nn import GaussianMask
+from ..train.display import Display
+from ..train.run import build_model, make_fabric
+
+#: name, model, shape of a sample, settings; and what the authors' code takes on an H200, masks at init and full
+CASES = [
+    ("FlexNet-7, batch 64", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 64}, (105.7, 350.8)),
+    ("… with the alias penalty", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 64, "alias": {}}, (153.5, None)),
+    ("FlexNet-7, batch 512", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 512}, (None, 2173.8)),
+    ("FlexTCN-6, batch 64, length 1024", {"name": "flextcn6"}, (3, 1024), {"batch_size": 64}, (None, 81.2)),
+    ("FlexTCN-6, batch 32, length 16000", {"name": "flextcn6"}, (1, 16000), {"batch_size": 32}, (111.9, 105.4)),
+]
+CPU_CASES = [("FlexNet-3, batch 16", {"name": "flexnet3"}, (3, 32, 32), {"batch_size": 16}, (None, None))]
+SMALL_CASES = [("tiny", {"name": "flexnet3", "widths": [2]}, (1, 8, 8), {"batch_size": 2}, (None, None))]
+GPU_WAYS = [("eager", "fp32"), ("compiled", "bf16"), ("graph", "fp32"), ("graph", "bf16")]
+CPU_WAYS = [("eager", "fp32")]
+WINDOWS = 3  # the first is not counted
+STEPS = 30  # in a window
+
+
+def bench_steps(device: torch.device, *, small: bool = False) -> Iterator[dict[str, Any]]:
+    """A row per case, masks at init or open to the whole grid, engine and precision."""
+    cases = SMALL_CASES if small else CASES if device.type == "cuda" else CPU_CASES
+    steps = 2 if small else STEPS if device.type == "cuda" else 5
+    for name, model, shape, settings, authors in cases:
+        for full in (False, True):
+            for engine, precision in GPU_WAYS if device.type == "cuda" else CPU_WAYS:
+                row = {"case": name, "full": full, "engine": engine, "precision": precision, "authors": authors[full]}
+                recipe = _recipe(model, shape, {**settings, "engine": engine, "precision": precision})
+                yield row | _measure(recipe, shape, device, full=full, steps=steps)
+
+
+def _recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
+    tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
+    recipe = train.build_recipe(tree | settings)
+    assert isinstance(recipe, train.Recipe)
+    return recipe
+
+
+def _measure(
+    recipe: train.Recipe, shape: tuple[int, ...], device: torch.device, *, full: bool, steps: int
+) -> dict[str, Any]:
+    """Milliseconds per step over windows of steps, of what training does between two batches."""
+    images = noise(shape, recipe.batch_size * steps)
+    network = build_model(recipe, images)
+    for module in network.modules():
+        if full and isinstance(module, GaussianMask):
+            torch.nn.init.constant_(module.sigma, 2.0)
+    fabric = make_fabric(recipe, device.type)
+    with tempfile.TemporaryDirectory() as folder:
+        display = Display(None, epochs=1, steps_per_epoch=1)
+        trainer = train.Trainer(network, images, recipe, train.RunFolder(folder), fabric, display)
+        trainer.forward_model.train()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        times = [_window(trainer, epoch, device) for epoch in range(WINDOWS)][1:]
+    return {
+        "ms": statistics.median(times),
+        "spread": max(times) - min(times),
+        "captures": getattr(trainer.engine, "captures", 0),
+        "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None,
+        "loss": trainer._sums[0].item() / (WINDOWS * steps * recipe.batch_size),
+        "sizes": sorted({"×".join(map(str, size)) for size in refresh_extents(network).values()}),
+    }
+
+
+def _window(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
+    trainer.progress.batch = 0
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for batch in trainer.train_batches.iterate(epoch=epoch):
+        trainer._step(batch)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / len(trainer.train_batches)
+
+
+def noise(shape: tuple[int, ...], count: int) -> data.DataSplits:
+    """Images of noise with random labels."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    split = data.Split(inputs, labels, scale=1 / 255)
+    return data.DataSplits("noise", split, None, None, tuple("0123456789"))

@@ -1,0 +1,59 @@
+"""flexconv bench"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .._arguments import unknown_name
+from ._common import Device, errors, say
+
+TABLES = ("ops", "layers", "steps")
+
+
+def bench(
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help=f"{', '.join(TABLES)}.")] = None,
+    device: Device = "auto",
+    out: Annotated[
+        list[Path] | None, typer.Option(help="Also write the report here, as .json or .md by its name; repeatable.")
+    ] = None,
+    smoke: Annotated[bool, typer.Option(help="Tiny shapes, to see that everything runs.")] = False,
+) -> None:
+    """How fast convolutions, layers and training steps are on this machine."""
+    import torch
+
+    from ..bench import Report, bench_layers, bench_ops, bench_steps, measure_ceilings, write_report
+    from ..bench._report import check_name, machine
+
+    for table in tables or ():
+        if table not in TABLES:
+            unknown_name("table", table, TABLES)
+    for path in out or ():
+        check_name(path)
+    chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
+    torch.manual_seed(0)
+    ceilings = measure_ceilings(chosen, small=smoke)
+    report = Report(machine(chosen), shlex.join(["flexconv", *sys.argv[1:]]), ceilings, {})
+    sources = {
+        "ops": lambda: bench_ops(chosen, ceilings, small=smoke),
+        "layers": lambda: bench_layers(chosen, ceilings, small=smoke),
+        "steps": lambda: bench_steps(chosen, small=smoke),
+    }
+    for table in [name for name in TABLES if name in (tables or TABLES)]:
+        report.tables[table] = list(_counted(table, sources[table]()))
+        for path in out or ():
+            write_report(report, path)  # what is there, should the next table fail
+    say(report.markdown())
+
+
+def _counted(table: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows as they come, with a count on stderr where that is a terminal."""
+    for number, row in enumerate(rows, 1):
+        if errors.is_terminal:
+            errors.print(f"{table}: {number} measured", end="\r", highlight=False)
+        yield row

@@ -1,0 +1,87 @@
+"""`flexconv bench` measures what it says it measures."""
+
+import json
+import time
+
+import pytest
+import torch
+
+from flexconv import bench, cli
+from flexconv.bench import Ceilings, Report, write_report
+
+CPU = torch.device("cpu")
+
+
+def test_median_and_spread_of_calls():
+    def nap(ms):
+        return lambda: time.sleep(1e-3 * ms)
+
+    times = bench.measure({"short": nap(2), "long": nap(20)}, CPU, seconds=0.1)
+    assert times["short"].ms == pytest.approx(2, rel=0.5)
+    assert times["long"].ms == pytest.approx(20, rel=0.3)
+    assert times["short"].spread < 2
+
+
+def test_a_function_slower_than_its_time_is_called_all_the_same():
+    calls = []
+    bench.measure({"slow": lambda: calls.append(time.sleep(0.02))}, CPU, seconds=0.001)
+    assert 2 <= len(calls) <= 4
+
+
+def test_the_floor_of_a_product_and_of_a_copy():
+    ceilings = Ceilings({"fp32": 1e9}, copy=1e12)
+    a, b = torch.randn(10, 20), torch.randn(20, 30)
+    assert ceilings.floor(lambda: a @ b, "fp32") == pytest.approx(1e3 * 2 * 10 * 20 * 30 / 1e9)
+    slow_copies = Ceilings({"fp32": 1e30}, copy=1e6)
+    assert slow_copies.floor(lambda: a + 1, "fp32") == pytest.approx(1e3 * 2 * a.nbytes / 1e6)
+    assert slow_copies.floor(lambda: a.t()[2:5].expand(4, 3, 10), "fp32") == 0  # views are free
+
+
+def test_the_floor_counts_convolutions_and_their_gradients():
+    ceilings = Ceilings({"fp32": 1e9}, copy=1e30)
+    x, w = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3, requires_grad=True)
+    forward = ceilings.floor(lambda: torch.nn.functional.conv2d(x, w), "fp32")
+    assert forward == pytest.approx(1e3 * 2 * 2 * 5 * 36 * 27 / 1e9)
+    both = ceilings.floor(lambda: torch.nn.functional.conv2d(x, w).sum().backward(), "fp32")
+    assert both == pytest.approx(2 * forward)  # x wants no gradient
+
+
+def test_ceilings_are_positive():
+    ceilings = bench.measure_ceilings(CPU, small=True)
+    assert set(ceilings.products) == {"fp32", "bf16", "fp16"}
+    assert min(*ceilings.products.values(), ceilings.copy) > 0
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report", "no/such/folder/report.md"])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "measure_ceilings", lambda *_, **__: pytest.fail("measured"))
+    assert cli.run(["bench", "--smoke", "--out", str(tmp_path / name)]) == 2
+    assert "report" in capsys.readouterr().err
+
+
+def test_an_unknown_table_is_refused(capsys):
+    assert cli.run(["bench", "step", "--smoke"]) == 2
+    assert "did you mean 'steps'" in capsys.readouterr().err
+
+
+def test_the_command_measures_prints_and_writes(tmp_path, capsys):
+    files = [tmp_path / "report.json", tmp_path / "report.md"]
+    arguments = ["bench", "--smoke", "--device", "cpu", "--out", str(files[0]), "--out", str(files[1])]
+    assert cli.run(arguments) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip() == files[1].read_text("utf-8").strip()
+    content = json.loads(files[0].read_text("utf-8"))
+    assert set(content["tables"]) == {"ops", "layers", "steps"}
+    assert f"torch {torch.__version__}" in content["machine"]
+    for row in content["tables"]["ops"]:
+        assert set(row["ms"]) == {"torch", "direct", "fft", "dft", "auto"}
+        assert row["auto_over_best"] == row["ms"]["auto"] / row["ms"][row["best"]]
+    assert {row["full"] for row in content["tables"]["steps"]} == {True, False}
+    lines = [line for line in printed.splitlines() if line.startswith("|")]
+    assert all(line.count("|") > 5 for line in lines)
+
+
+def test_a_report_holds_the_tables_that_are_there(tmp_path):
+    report = Report("a machine", "flexconv bench", Ceilings({"fp32": 1e12}, 1e9), {})
+    write_report(report, tmp_path / "r.md")
+    assert "matrix products fp32 1 T/s; copies 1 GB/s" in (tmp_path / "r.md").read_text()
