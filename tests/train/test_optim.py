@@ -82,3 +82,20 @@ def test_a_kernel_norm_without_kernels_is_refused():
 def test_a_bias_of_zero_has_a_finite_gradient(model):
     kernel_norm(model).backward()
     assert all(torch.isfinite(m.bias.grad).all() for m in model.modules() if isinstance(m, FlexConv2d))
+
+
+def test_sgd_has_nesterov_momentum_and_decays_weights_only(model):
+    optimizer = make_optimizer(model, OptimRecipe(name="sgd", lr=0.1, weight_decay=5e-4))
+    assert isinstance(optimizer, torch.optim.SGD)
+    by_name = {group["name"]: group for group in optimizer.param_groups}
+    assert all(group["momentum"] == 0.9 and group["nesterov"] for group in by_name.values())
+    assert (by_name["rest"]["weight_decay"], by_name["masks"]["weight_decay"]) == (5e-4, 0)
+    assert make_optimizer(model, OptimRecipe(name="sgd", momentum=0)).param_groups[0]["nesterov"] is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [({"name": "sdg"}, "did you mean 'sgd'"), ({"momentum": -1}, "momentum")]
+)
+def test_wrong_optimisers_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        OptimRecipe(**setting)

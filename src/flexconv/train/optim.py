@@ -1,4 +1,4 @@
-"""Adam with the paper's three groups of parameters, its schedule, and its penalty on kernels."""
+"""The optimiser with the paper's three groups of parameters, its schedule, and its penalty on kernels."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ def parameter_groups(model: nn.Module, recipe: OptimRecipe) -> list[dict[str, ob
 
 
 def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False) -> torch.optim.Optimizer:
-    """Adam, with decoupled weight decay where the recipe has any."""
+    """Adam, with decoupled weight decay where the recipe has any; or SGD with Nesterov momentum."""
     groups = parameter_groups(model, recipe)
+    if recipe.name == "sgd":
+        return torch.optim.SGD(
+            groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=fused
+        )
     cls = torch.optim.AdamW if recipe.weight_decay else torch.optim.Adam
     return cls(groups, lr=recipe.lr, betas=recipe.betas, fused=fused)
 

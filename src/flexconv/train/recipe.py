@@ -44,17 +44,21 @@ class DataRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
-    """Adam with three groups of parameters."""
+    """Adam, or SGD with Nesterov momentum, with three groups of parameters."""
 
+    name: str = "adam"
     lr: float = 0.01
     mask_factor: float = 0.1  # learning rate of masks, relative
     omega_factor: float = 1.0  # learning rate of the frequency scale of a SIREN, relative
-    weight_decay: float = 0.0  # decoupled, of all weights
+    weight_decay: float = 0.0  # of all weights; decoupled in Adam, added to the gradient in SGD
     kernel_norm: float = 0.0  # times Σ_layers ‖kernel‖ + ‖bias‖: what the paper calls weight decay
     clip: float | None = None  # gradient norm
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    momentum: float = 0.9  # of SGD
 
     def __post_init__(self) -> None:
+        _one_of("optim.name", self.name, ("adam", "sgd"))
+        _at_least_0("optim", self, "momentum")
         _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm", "clip")
 
 
