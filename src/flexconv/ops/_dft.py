@@ -214,6 +214,7 @@ def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
         Recipe("long", circles, (first,), kernel=False),
         Recipe("long", circles, (second,), kernel=True),
         Recipe("long", circles, (third,), kernel=False),
+        fine=True,  # two levels round twice as often as one, and bfloat16 leaves no room for that
     )
 
 
