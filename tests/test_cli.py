@@ -100,7 +100,7 @@ def assert_refused(outcome, *patterns, code=2):
 
 # --- help and names ---------------------------------------------------------------------------------------------------
 
-COMMANDS = ("train", "eval", "resample", "inspect", "export", "recipes", "fit", "data ls", "data fetch")
+COMMANDS = ("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship", "data ls", "data fetch")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -119,7 +119,7 @@ def test_alone_it_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "data")
+        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship", "bench", "data")
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
 
@@ -472,6 +472,8 @@ def test_inspect(call, finished):
     sizes = RunFolder(finished / "tiny").read_results()["sizes"]
     rows = {line.split()[0]: line.split() for line in lines[1 : 1 + len(sizes)]}
     assert {name: row[2] for name, row in rows.items()} == {k: "×".join(map(str, v)) for k, v in sizes.items()}
+    assert {row[-1] for row in rows.values()} <= {"<1%", *(f"{share}%" for share in range(101))}
+    assert all(row[-4].endswith("!") == (float(row[-4].strip("!")) > float(row[-3])) for row in rows.values())
     parameters = RunFolder(finished / "tiny").read_results()["parameters"]
     assert f"{parameters:,} parameters in all" in shown.out
 
@@ -481,6 +483,23 @@ def test_inspect_draws(call, finished, tmp_path):
     assert drawn.code == 0, drawn.err
     assert drawn.out.endswith("5 pictures in pictures\n")
     assert len(list((tmp_path / "pictures").iterdir())) == 5
+
+
+def test_inspect_writes_a_page(call, finished, tmp_path):
+    written = call("inspect", finished / "series", "--html", "page.html")
+    assert written.code == 0, written.err
+    assert re.search(r"^page\.html: 0\.\d MB$", written.out, re.MULTILINE)
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>series</title>" in text
+    assert '"train_loss"' not in text
+    assert '"loss":{"train":[' in text
+    assert call("inspect", finished / "tiny", "--html", "page.html").code == 0
+    assert "<title>a network of one block</title>" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_inspect_refuses_to_write_where_it_cannot(call, finished, tmp_path):
+    assert_refused(call("inspect", finished / "series", "--html", "no/page.html"), "there is no folder no")
+    assert_refused(call("inspect", finished / "series", "--html", tmp_path), "is a folder: name a file", code=1)
 
 
 def test_inspect_of_a_network_without_sizes(call, finished):

@@ -13,18 +13,21 @@ from ._model import ModelName, load_model
 
 if TYPE_CHECKING:
     from ..models import Model
+    from ..summary import LayerSummary
+    from ..train import Recipe
 
 
 def inspect(
     model: ModelName,
+    html: Annotated[Path | None, typer.Option(help="Write a page to explore the model with into this file.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Draw masks, kernels and spectra into this folder.")] = None,
 ) -> None:
-    """Sizes, masks, frequencies and parameters, layer by layer."""
+    """Sizes, masks, frequencies, parameters and share of the work, layer by layer."""
     from ..summary import summarize
 
-    network, _ = load_model(model)
+    network, recipe = load_model(model)
     layers = summarize(network)
-    titles = ("layer", "channels", "size", "of", "mask centre", "sigma", "frequency", "params")
+    titles = ("layer", "in→out", "size", "of", "centre", "sigma", "frequency", "nyquist", "params", "work")
     rows = [
         (
             layer.name,
@@ -33,21 +36,43 @@ def inspect(
             "×".join(map(str, layer.grid)),
             _numbers(layer.mean, 2),
             _numbers(layer.sigma, 2),
-            _numbers(layer.frequency, 1),
+            _frequency(layer),
+            _nyquist(layer),
             f"{layer.parameters:,}",
+            _share(layer.share),
         )
         for layer in layers
     ]
     print_table(titles, rows, right=titles[1:])
-    limits = [value for layer in layers for value in layer.nyquist]
-    limit = f"{min(limits):g}" if min(limits) == max(limits) else f"{min(limits):g} to {max(limits):g}"
     say(
         f"\n{sum(p.numel() for p in network.parameters()):,} parameters in all\n"
         "size: taps in use, of those there are; centre and sigma: of the mask, on a grid from −1 to 1;\n"
-        f"frequency: a bound on the kernel's, in cycles per unit; the taps hold up to {limit}"
+        "frequency: a bound on the kernel's, in cycles per unit; ! beyond nyquist, what the taps hold;\n"
+        "work: share of all multiply-adds of the network, kernels at their size"
     )
     if pictures is not None:
         _draw(network, pictures)
+    if html is not None:
+        _write_page(network, recipe, model, html)
+
+
+def _frequency(layer: LayerSummary) -> str:
+    """A bound per axis, marked where it is beyond the Nyquist frequency."""
+    if layer.frequency is None:
+        return "–"
+    marked = [f"{f:.1f}{'!' if high else ''}" for f, high in zip(layer.frequency, layer.beyond_nyquist, strict=True)]
+    return " ".join(marked)
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return "<1%" if share < 0.01 else f"{share:.0%}"
+
+
+def _nyquist(layer: LayerSummary) -> str:
+    """One number where all axes have the same."""
+    return _numbers(layer.nyquist if len(set(layer.nyquist)) > 1 else layer.nyquist[:1], 1)
 
 
 def _numbers(values: Sequence[float] | None, digits: int) -> str:
@@ -65,3 +90,12 @@ def _draw(model: Model, folder: Path) -> None:
         viz.plot_kernel(layer).savefig(folder / f"{name}-kernel.png")
         viz.plot_spectrum(layer).savefig(folder / f"{name}-spectrum.png")
     say(f"{1 + 2 * len(layers)} pictures in {folder}")
+
+
+def _write_page(model: Model, recipe: Recipe | None, name: str, path: Path) -> None:
+    from ..explorer import write_page
+    from ..train import RunFolder
+
+    title = Path(name).resolve().name if recipe is None or not recipe.about else recipe.about
+    write_page(model, path, title=title, records=RunFolder(name).read_metrics())
+    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

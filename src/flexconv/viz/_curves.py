@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._records import COUNTS, Record, counted_in, is_number, metrics_by_split
 from ._style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
 
-Record = Mapping[str, object]
-
-COUNTS = ("epoch", "step")  # what records may be counted in
-SPLITS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
-FIRST = ("loss", "accuracy")  # of the panels
+COLOURS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
 DECADES = 2.0  # a loss that falls through more is drawn on a logarithmic axis
 
 
@@ -31,10 +28,10 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
     records = list(records)
     if not records:
         raise ValueError("there are no records to draw; plot_curves wants a list of dictionaries")
-    count = next((name for name in COUNTS if all(name in record for record in records)), None)
+    count = counted_in(records)
     if count is None:
         raise ValueError(f"every record needs its {' or '.join(COUNTS)}; the first has {sorted(records[0])}")
-    found = _metrics(records)
+    found = metrics_by_split(records)
     chosen = list(metrics) if metrics is not None else [name for name, splits in found.items() if {*splits} - {""}]
     if missing := [name for name in chosen if name not in found]:
         raise ValueError(f"no record has the metric {missing[0]!r}; there are {', '.join(map(repr, found)) or 'none'}")
@@ -51,28 +48,17 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
     return figure
 
 
-def _metrics(records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """Which splits every metric has, and under which key: {"loss": {"train": "train_loss"}}; losses first."""
-    found: dict[str, dict[str, str]] = {}
-    for key in dict.fromkeys(key for record in records for key in record if key not in COUNTS):
-        if any(_is_number(record.get(key)) for record in records):
-            split, _, metric = key.partition("_")
-            split, metric = (split, metric) if split in SPLITS and metric else ("", key)
-            found.setdefault(metric, {})[split] = key
-    return dict(sorted(found.items(), key=lambda item: FIRST.index(item[0]) if item[0] in FIRST else len(FIRST)))
-
-
 def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str, splits: Mapping[str, str]) -> None:
     smallest, largest = math.inf, 0.0
     for split, key in splits.items():
-        points = [(float(r[count]), float(r[key])) for r in records if _is_number(r.get(key))]  # type: ignore[arg-type]
+        points = [(float(r[count]), float(r[key])) for r in records if is_number(r.get(key))]  # type: ignore[arg-type]
         steps, values = zip(*points, strict=True)
         marker = "o" if len(points) < 15 else None
-        panel.plot(steps, values, color=SPLITS[split], marker=marker, markersize=2.5, label=split or metric)
+        panel.plot(steps, values, color=COLOURS[split], marker=marker, markersize=2.5, label=split or metric)
         finite = [value for value in values if math.isfinite(value)]
         smallest, largest = min([smallest, *finite]), max([largest, *finite])
         if split not in ("train", "") and finite:
-            _mark_best(panel, points, SPLITS[split], lowest=metric.endswith("loss"))
+            _mark_best(panel, points, COLOURS[split], lowest=metric.endswith("loss"))
     if metric.endswith("loss") and 0 < smallest < largest * 10**-DECADES:
         panel.set_yscale("log")
     panel.set_title(metric.replace("_", " "))
@@ -90,7 +76,3 @@ def _mark_best(panel: Axes, points: Sequence[tuple[float, float]], colour: str, 
     panel.annotate(
         f"{value:.4g}", (step, value), below, textcoords="offset points", ha="center", color=colour, fontsize=7
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

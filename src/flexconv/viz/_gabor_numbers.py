@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from .. import _sample as sample
 from ..nn._conv import FlexConvNd
 from ..nn._grid import mesh
 from ..nn.kernels import GaborNet
-from . import _sample as sample
 from ._style import span
 
 POINTS = {1: 400, 2: 97, 3: 97}  # per axis of a picture

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .. import _sample as sample
 from .._arguments import positive_int
 from ..nn._conv import FlexConvNd
 from ..nn.kernels import GaborNet
-from . import _sample as sample
 from ._gabor_numbers import Gabor, effects, gabor
 from ._spectrum_numbers import decibels, top_frequency
 from ._style import (

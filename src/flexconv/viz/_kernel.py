@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from .. import _sample as sample
 from .._arguments import positive_int
 from ..nn._conv import FlexConvNd
-from . import _sample as sample
 from ._kernel_curves import draw_curves
 from ._kernel_images import draw_images
-from ._style import evenly, some_of, styled, times
+from ._style import some_of, styled, times
 
 
 @styled
@@ -47,7 +47,7 @@ def channel_pairs(layer: FlexConvNd, channels: int | Sequence[tuple[int, int]]) 
     """The (output, input) channels to draw."""
     outputs, inputs = layer.out_channels, layer.in_channels // layer.groups
     if isinstance(channels, int):
-        return [divmod(index, inputs) for index in evenly(positive_int("channels", channels), outputs * inputs)]
+        return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", channels), outputs * inputs)]
     pairs = list(channels) if isinstance(channels, Sequence) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise TypeError(f"channels must be a number, or pairs (output channel, input channel); got {channels!r}")

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .. import _sample as sample
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis
-from . import _sample as sample
 from ._kernel_images import say_nothing_is_left
 from ._style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
 

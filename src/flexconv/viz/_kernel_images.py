@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from .. import _sample as sample
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis, Window
-from . import _sample as sample
 from ._style import (
     FAINT,
     NAMES,

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
+from .. import _sample as sample
 from .._arguments import positive_int
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis, Window
-from . import _sample as sample
 from ._style import (
     BLUE,
     FAINT,
@@ -25,7 +25,6 @@ from ._style import (
     PALE,
     RED,
     SHARE,
-    evenly,
     frame,
     new_figure,
     plain_ticks,
@@ -54,7 +53,7 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
 
     """
     layers = sample.flexconvs(model, "plot_masks")
-    names = [list(layers)[index] for index in evenly(positive_int("most", most), len(layers))]
+    names = [list(layers)[index] for index in sample.evenly(positive_int("most", most), len(layers))]
     columns = min(COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
     side = PAGE / COLUMNS if columns > 3 else PAGE / 4.5

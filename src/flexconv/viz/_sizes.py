@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .. import _sample as sample
 from .._arguments import positive_int
-from ._style import NAMES, PAGE, depth_colours, evenly, new_figure, shorten, some_of, styled
+from ._style import NAMES, PAGE, depth_colours, new_figure, shorten, some_of, styled
 
 History = Mapping[str, Sequence[tuple[float, int | Sequence[int]]]]
 
@@ -26,7 +27,7 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
     curves = {name: _check_sizes(name, points) for name, points in history.items()}
     if not any(curves.values()):
         raise ValueError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
-    names = [list(curves)[index] for index in evenly(positive_int("most", most), len(curves))]
+    names = [list(curves)[index] for index in sample.evenly(positive_int("most", most), len(curves))]
     dims = max(len(size) for points in curves.values() for _, size in points)
     title = f"Kernel sizes in taps, {some_of(len(names), len(curves), 'layers')}"
     figure = new_figure(PAGE, 2.9 if dims < 3 else 2.5, title)

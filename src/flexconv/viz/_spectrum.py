@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from .. import _sample as sample
 from .._arguments import positive
 from ..nn._conv import FlexConvNd
-from . import _sample as sample
 from ._spectrum_drawing import RESOLUTIONS, View, draw_curves, draw_images, legend
 from ._spectrum_numbers import bandwidth, channels_shown, limits, marginal, resampled, top_frequency
 from ._style import NAMES, PAGE, new_figure, some_of, styled

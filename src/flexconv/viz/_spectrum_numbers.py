@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from .. import _sample as sample
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis
 from ..ops._fft import fast_length
 from ..spectrum import FORMULAS, _energy_spectrum, _no_spectrum, max_frequency
-from . import _sample as sample
-from ._style import evenly
 
 Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at them
 
@@ -40,7 +39,7 @@ def top_frequency(axis: Axis) -> float:
 def channels_shown(layer: FlexConvNd) -> list[int]:
     """Which channels of the generator are transformed: all, or of a large layer a selection spread evenly."""
     taps = math.prod(layer.kernel_size)
-    return evenly(min(MOST_CHANNELS, max(FEWEST_CHANNELS, BUDGET // taps)), layer.generator.channels)
+    return sample.evenly(min(MOST_CHANNELS, max(FEWEST_CHANNELS, BUDGET // taps)), layer.generator.channels)
 
 
 @torch.no_grad()

@@ -142,13 +142,6 @@ def some_of(shown: int, total: int, what: str) -> str:
     return f"{total} {what}" if shown == total else f"{shown} of {total} {what}"
 
 
-def evenly(count: int, total: int) -> list[int]:
-    """`count` indices spread over range(total), both ends among them; all where there are no more."""
-    if count >= total:
-        return list(range(total))
-    return [round(index) for index in np.linspace(0, total - 1, count)]
-
-
 def shorten(name: str, length: int = 22) -> str:
     """A long module name with its middle left out: "blocks.12.residual.flexconv" → "blocks.12…flexconv"."""
     if len(name) <= length:

@@ -1,4 +1,4 @@
-"""The numbers behind the pictures: what a layer's kernel is made of, as arrays. Nothing here changes a layer."""
+"""What a layer's kernel is made of, as arrays: the numbers behind pictures and pages. Nothing here changes a layer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis, Window, mesh
-from ..spectrum import _uncropped
+from .nn._conv import FlexConvNd
+from .nn._grid import Axis, Window, mesh
+from .spectrum import _uncropped
 
 
 class Steps(NamedTuple):
@@ -95,3 +95,10 @@ def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
     homes = [axis.home for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
     nearest = [int((line - home).abs().argmin()) for line, home in zip(lines, homes, strict=True)]
     return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, taps, strict=True))
+
+
+def evenly(count: int, total: int) -> list[int]:
+    """`count` indices spread over range(total), both ends among them; all where there are no more."""
+    if count >= total:
+        return list(range(total))
+    return [round(index) for index in np.linspace(0, total - 1, count)]

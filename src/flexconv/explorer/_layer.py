@@ -1,0 +1,136 @@
+"""The numbers of one layer: its kernel at several resolutions, its mask, and how high its frequencies reach.
+
+Positions are in taps from the current sample, frequencies in units of the Nyquist frequency; both of the layer as it
+is, whatever the resolution, so that pictures of all of them have the same axes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _sample as sample
+from ..nn._conv import FlexConvNd
+from ..nn._grid import Axis
+from ..nn._mask import GaussianMask, RotatedGaussianMask, effective_sigma
+from ..spectrum import _bandwidth, _energy_spectrum
+from ..summary import LayerSummary, frequency_limit
+from ._channels import Channels
+from ._pack import pack
+
+ENERGY = 0.99  # the share of a kernel's energy that lies below its measured bandwidth
+POINTS = 1 << 16  # evaluated at a time, lest all channels of a large grid be in memory at once
+
+
+def numbers_per_pair(layer: FlexConvNd) -> int:
+    """How many numbers the kernel of one pair of channels is, as it goes into the page."""
+    if layer.dims < 3:
+        return math.prod(layer.extent)
+    return sum(2 * rows * columns for rows, columns in itertools.combinations(layer.extent, 2))
+
+
+def layer_numbers(
+    summary: LayerSummary, layer: FlexConvNd, versions: Sequence[FlexConvNd], channels: Channels
+) -> dict[str, Any]:
+    """A layer as it is, and its versions at other resolutions.
+
+    {name, generator, channels, groups, extent, grid, mean, sigma, frequency, nyquist, parameters, share,
+     measured: [frequency per axis], outs, ins: [shown], causal: [per axis], field: [[first, last] per axis],
+     mask: as in `_mask` or null, versions: [as in `_version`]}
+    """
+    units = [axis.spacing for axis in layer.axes]
+    return {
+        **{name: getattr(summary, name) for name in ("name", "generator", "channels", "extent", "grid")},
+        **{name: getattr(summary, name) for name in ("mean", "sigma", "frequency", "nyquist", "parameters", "share")},
+        "groups": layer.groups,
+        "measured": [f / limit for f, limit in zip(_measured(layer), summary.nyquist, strict=True)],
+        "outs": channels[0],
+        "ins": channels[1],
+        "causal": [axis.causal for axis in layer.axes],
+        "field": [[_offset(axis, 0, axis.spacing), _offset(axis, axis.size - 1, axis.spacing)] for axis in layer.axes],
+        "mask": None if layer.mask is None else _mask(layer.mask, layer.axes),
+        "versions": [_version(summary.name, each, channels, units) for each in versions],
+    }
+
+
+def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[float]) -> dict[str, Any]:
+    """The kernel at one resolution: {extent, first, step, nyquist: [per axis], limit: [per axis] or null, views}.
+
+    `limit` is the highest frequency by formula. A view is {axes: [d] or [rows, columns], slice, projection}, each
+    packed [outs · ins, taps]: in 3D the plane through the mask's centre, and the sum over the axis across it, whose
+    spectrum is the plane of the kernel's at frequency 0 across (projection-slice theorem). In 1D and 2D both are the
+    kernel, and `projection` is null.
+    """
+    kernel = shown_kernel(layer, channels)
+    if not np.isfinite(kernel).all():
+        raise ValueError(f"the kernel of {name} is not finite: there is nothing to show")
+    limit = frequency_limit(layer)
+    taps = sample.kept_taps(layer)
+    return {
+        "extent": kernel.shape[2:],
+        "first": [_offset(axis, start, unit) for axis, (start, _), unit in zip(layer.axes, taps, units, strict=True)],
+        "step": [axis.spacing / unit for axis, unit in zip(layer.axes, units, strict=True)],
+        "nyquist": [unit / axis.spacing for axis, unit in zip(layer.axes, units, strict=True)],
+        "limit": None if limit is None else [2 * unit * f for f, unit in zip(limit, units, strict=True)],
+        "views": _views(kernel, [c - start for c, (start, _) in zip(sample.centre_taps(layer), taps, strict=True)]),
+    }
+
+
+def _views(kernel: np.ndarray, centre: Sequence[int]) -> list[dict[str, Any]]:
+    dims, rows = kernel.ndim - 2, math.prod(kernel.shape[:2])
+    if dims < 3:
+        return [{"axes": list(range(dims)), "slice": pack(kernel.reshape(rows, -1)), "projection": None}]
+    return [
+        {
+            "axes": [d for d in range(dims) if d != across],
+            "slice": pack(kernel.take(centre[across], axis=across + 2).reshape(rows, -1)),
+            "projection": pack(kernel.sum(axis=across + 2).reshape(rows, -1)),
+        }
+        for across in range(dims)
+    ]
+
+
+@torch.no_grad()
+def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
+    """Some channels of `layer.kernel()` → [outs, ins, *extent], computed slab by slab."""
+    outs, ins = channels
+    (start, stop), *rest = sample.kept_taps(layer)
+    step = max(1, POINTS // math.prod(b - a for a, b in rest))
+    slabs = [(first, min(first + step, stop)) for first in range(start, stop, step)]
+    return np.concatenate([sample.to_numpy(layer._sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
+
+
+@torch.no_grad()
+def _measured(layer: FlexConvNd) -> list[float]:
+    """The frequency per axis below which 99 % of the energy of the sampled kernel lies, all channels pooled."""
+    kernel = layer.kernel().flatten(0, 1)
+    return [_bandwidth(_energy_spectrum(kernel, d + 1), axis.spacing, ENERGY) for d, axis in enumerate(layer.axes)]
+
+
+def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
+    """The window as an ellipse: {centre: [D], shape: [D][D], reach}.
+
+    The window is exp(−r²/2) at centre + r · shape · u for every unit vector u; it is cropped at r = reach, if not null.
+    """
+    mean = mask.mean.detach().clamp(-1, 1) if mask.form == "guarded" else mask.mean.detach()
+    sigma = effective_sigma(mask.sigma.detach(), torch.tensor(mask.sigma_floor(axes)).to(mask.sigma))
+    spread = np.diag(sample.to_numpy(sigma))
+    if isinstance(mask, RotatedGaussianMask):
+        cos, sin = math.cos(float(mask.angle)), math.sin(float(mask.angle))
+        spread = np.array([[cos, -sin], [sin, cos]]) @ spread
+    units = np.array([axis.spacing for axis in axes])
+    return {
+        "centre": [(m - axis.home) / axis.spacing for m, axis in zip(mean.tolist(), axes, strict=True)],
+        "shape": (spread / units[:, None]).tolist(),
+        "reach": None if mask.threshold is None else math.sqrt(-2 * math.log(mask.threshold)),
+    }
+
+
+def _offset(axis: Axis, tap: int, unit: float) -> float:
+    """Where a tap lies from the current sample, in units."""
+    return (axis.first + tap * axis.spacing - axis.home) / unit

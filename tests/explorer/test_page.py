@@ -1,0 +1,135 @@
+"""The file itself: whole, self-contained, small, and safe whatever names it holds."""
+
+from __future__ import annotations
+
+import html.parser
+import os
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+import torch
+from torch import nn
+
+from flexconv import FlexConv1d, FlexConv2d, create_model
+from flexconv.explorer import write_page
+from flexconv.explorer._history import history
+from flexconv.explorer._page import SCRIPTS
+
+from .reading import embedded
+
+NASTY = '</script><script>document.title="gotcha"</script><!-- {{data}} & "'
+RECORDS = [
+    {"epoch": 1, "lr": 0.1, "train_loss": 2.0, "sizes": {"0": [3]}},
+    {"epoch": 2, "lr": 0.1, "train_loss": float("nan"), "validation_accuracy": 0.5, "sizes": {"0": [5]}},
+]
+
+
+class Parts(html.parser.HTMLParser):
+    """Elements of a page, and the text of its title."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.title = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] == "title" and not self.title:
+            self.title = data
+
+
+@pytest.mark.parametrize("sigma", [0.075, 2.0], ids=["fresh", "widest"])
+def test_flexnet7_stays_below_5_megabytes(tmp_path, sigma):
+    torch.manual_seed(0)
+    options = {"sigma": sigma}
+    model = create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, mask_options=options)
+    write_page(model, tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 5e6
+    assert len(embedded(tmp_path / "page.html")["layers"]) == 15
+
+
+def test_names_cannot_break_out(tmp_path):
+    model = nn.ModuleDict({NASTY.replace(".", ""): FlexConv1d(1, 1, 5)})
+    write_page(model, tmp_path / "page.html", title=NASTY, records=[{"epoch": 1, "train_loss": 1.0, NASTY: 1}])
+    text = (tmp_path / "page.html").read_text("utf-8")
+    page = Parts(text)
+    assert page.tags.count("script") == 2
+    assert page.title == NASTY
+    data = embedded(tmp_path / "page.html")
+    assert data["title"] == NASTY
+    assert data["layers"][0]["name"] == NASTY.replace(".", "")
+
+
+def test_nothing_is_loaded_from_anywhere(tmp_path):
+    write_page(FlexConv2d(1, 1, 5), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert [value for name, value in Parts(text).attributes if name in ("src", "href")] == ["data:,"]
+    assert "default-src 'none'" in text
+    assert "@import" not in text
+    assert "url(" not in text.replace("url(#", "")
+
+
+def test_titles(tmp_path):
+    write_page(FlexConv2d(1, 1, 5), tmp_path / "page.html")
+    assert embedded(tmp_path / "page.html")["title"] == "FlexConv2d"
+    write_page(FlexConv2d(1, 1, 5), tmp_path / "page.html", title="mine")
+    assert embedded(tmp_path / "page.html")["title"] == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_targets_that_cannot_be_written(tmp_path):
+    layer = FlexConv2d(1, 1, 5)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write page\.html into"):
+        write_page(layer, tmp_path / "nowhere" / "page.html")
+    with pytest.raises(IsADirectoryError, match="is a folder: name a file"):
+        write_page(layer, tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match="cannot be written to"):
+        write_page(FlexConv2d(1, 1, 5), tmp_path / "page.html")
+
+
+def test_a_failure_leaves_the_page_that_was_there(tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    write_page(FlexConv2d(1, 1, 5), page)
+    before = page.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_page(FlexConv2d(1, 1, 7), page)
+    assert page.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_history():
+    assert history(RECORDS) == {
+        "count": "epoch",
+        "at": [1, 2],
+        "metrics": {"loss": {"train": [2.0, None]}, "accuracy": {"validation": [None, 0.5]}},
+        "sizes": {"0": [[3], [5]]},
+    }
+    assert history([{"epoch": 1, "train_loss": float("inf"), "lr": 0.1}])["metrics"] == {}
+    assert history([]) is None
+    assert history([{"train_loss": 1.0}]) is None
+
+
+def test_every_script_is_in_the_page_and_in_the_package():
+    names = {path.name for path in resources.files("flexconv.explorer").iterdir() if path.name.endswith(".js")}
+    assert names == {*SCRIPTS}
+
+
+def test_it_needs_no_matplotlib(tmp_path):
+    program = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from flexconv import FlexConv1d; from flexconv.explorer import write_page\n"
+        "write_page(FlexConv1d(1, 1, 5), 'page.html')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=120)
+    assert embedded(tmp_path / "page.html")["layers"][0]["generator"] == "MAGNet"
