@@ -367,11 +367,13 @@ def test_captured_as_a_cuda_graph(case, dtype):
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
     y = direct_conv(*double, geometry)
     truths = y, *torch.autograd.grad(y, double, cotangent.double())
-    assert max(map(relative_error, results, truths)) < 1.1 * TOLERANCE[dtype]
+    assert max(map(relative_error, results, truths)) < TOLERANCE[dtype]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_matrices_are_not_made_during_a_capture():
     x, weight = torch.randn(1, 1, 21, device="cuda"), torch.randn(1, 1, 19, device="cuda")
-    with pytest.raises(RuntimeError, match="once before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        dft_conv(x, weight, None, geometry_of((21,), (19,), 1))
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x + 1  # an empty capture would warn
+        with pytest.raises(RuntimeError, match="once before the capture"):
+            dft_conv(x, weight, None, geometry_of((21,), (19,), 1))

@@ -13,6 +13,7 @@ from torch import nn
 
 from .._arguments import unknown_name
 from .._regions import Region, regions_are_compiled
+from ..nn._conv import FlexConvNd
 
 NORMS = ("batch", "layer")
 
@@ -28,38 +29,67 @@ def make_norm(
     return (nn.BatchNorm1d if dims == 1 else nn.BatchNorm2d)(channels, device=device, dtype=dtype)
 
 
-def norm_relu(
-    norm: nn.Module, x: torch.Tensor, shortcut: torch.Tensor | None = None, *, lengths: torch.Tensor | None = None
+def conv_norm_relu(
+    conv: nn.Module,
+    norm: nn.Module,
+    x: torch.Tensor,
+    shortcut: torch.Tensor | None = None,
+    *,
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """ReLU(norm(x) + shortcut) for x [batch, channels, …]; `lengths` as in `normalise`."""
+    """ReLU(norm(conv(x)) + shortcut) for x [batch, channels, …]; `lengths` as in `normalise`.
+
+    Inside `compiled_regions()` everything behind the convolution, its bias included, is one region.
+    """
     if lengths is None and regions_are_compiled() and _is_plain_batch_norm(norm):
         assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(1)
+        y, bias = _without_bias(conv, x)
         statistics = norm.running_mean, norm.running_var
-        return _batch_norm_relu(x, shortcut, norm.weight, norm.bias, *statistics, norm.momentum, norm.eps)
-    y = normalise(norm, x, lengths)
+        return _bias_norm_relu(y, bias, shortcut, norm.weight, norm.bias, *statistics, norm.momentum, norm.eps)
+    y = normalise(norm, conv(x), lengths)
     return F.relu(y if shortcut is None else y + shortcut)
+
+
+@functools.partial(Region, dynamic=False)
+def add_relu(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
+    """ReLU(x + shortcut)."""
+    return F.relu(x + shortcut)
 
 
 def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
     """Torch's own with its usual settings, in training, with no hook that would want to be called."""
-    if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or norm._forward_hooks or norm._forward_pre_hooks:
+    if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or _hooked(norm):
         return False
     return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
 
 
+def _without_bias(conv: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A convolution, and the bias that is left to add to it."""
+    if isinstance(conv, FlexConvNd) and not _hooked(conv):
+        return conv._convolve(x, None), conv.bias
+    return conv(x), None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 @functools.partial(Region, dynamic=False)
-def _batch_norm_relu(
+def _bias_norm_relu(
     x: torch.Tensor,
+    bias: torch.Tensor | None,
     shortcut: torch.Tensor | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     momentum: float | None,
     eps: float,
 ) -> torch.Tensor:
-    y = F.batch_norm(x, running_mean, running_var, weight, bias, True, momentum or 0.0, eps)
+    if bias is not None:
+        x = x + bias.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
+    y = F.batch_norm(x, running_mean, running_var, scale, shift, True, momentum or 0.0, eps)
     return F.relu(y if shortcut is None else y + shortcut)
 
 

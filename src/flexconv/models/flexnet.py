@@ -10,7 +10,7 @@ from torch import nn
 
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import make_norm, norm_relu
+from ._norm import conv_norm_relu, make_norm
 
 
 class FlexNet(Model):
@@ -100,7 +100,7 @@ class FlexNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
-        x = norm_relu(self.stem_norm, self.stem(x))
+        x = conv_norm_relu(self.stem, self.stem_norm, x)
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
@@ -132,5 +132,5 @@ class FlexNetBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.dropout(norm_relu(self.norm1, self.conv1(x)))
-        return norm_relu(self.norm2, self.conv2(h), self.shortcut(x))
+        h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x))
+        return conv_norm_relu(self.conv2, self.norm2, h, self.shortcut(x))

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import positive_int, unknown_name
 from ..nn._lengths import check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
-from ._norm import make_norm, norm_relu
+from ._norm import add_relu, conv_norm_relu, make_norm
 
 READOUTS = ("last", "mean", "every")
 
@@ -156,9 +155,9 @@ class FlexTCNBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(norm_relu(self.norm1, self.conv1(x), lengths=lengths))
-        h = self.dropout(norm_relu(self.norm2, self.conv2(h), lengths=lengths))
-        return F.relu(h + self.shortcut(x))
+        h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x, lengths=lengths))
+        h = self.dropout(conv_norm_relu(self.conv2, self.norm2, h, lengths=lengths))
+        return add_relu(h, self.shortcut(x))
 
 
 def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:

@@ -12,7 +12,7 @@ from torch import nn
 from .._arguments import per_axis, positive_int, unknown_name
 from ._base import Model
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import make_norm, norm_relu
+from ._norm import conv_norm_relu, make_norm
 
 SHORTCUTS = ("pad", "conv")
 
@@ -119,7 +119,7 @@ class CIFARResNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
-        x = norm_relu(self.stem_norm, self.stem(x))
+        x = conv_norm_relu(self.stem, self.stem_norm, x)
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
@@ -154,8 +154,8 @@ class CIFARResNetBlock(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = norm_relu(self.norm1, self.conv1(x))
-        return norm_relu(self.norm2, self.conv2(h), self.shortcut(x))
+        h = conv_norm_relu(self.conv1, self.norm1, x)
+        return conv_norm_relu(self.conv2, self.norm2, h, self.shortcut(x))
 
 
 class PaddedShortcut(nn.Module):

@@ -129,15 +129,18 @@ class FlexConvNd(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+        return self._convolve(x, self.bias)
+
+    def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         self._check_input(x)
         if x.ndim == self.dims + 1:
-            return self.forward(x.unsqueeze(0)).squeeze(0)
+            return self._convolve(x.unsqueeze(0), bias).squeeze(0)
         windows = self._windows_in_force()
         weight = self._weight(windows, None if autocast_enabled(x.device.type) else x.dtype)
         pads = self._pads_of(windows)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
-        return conv_nd(self.dims, x, weight, self.bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
+        return conv_nd(self.dims, x, weight, bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
 
     def _weight(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor:
         """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""

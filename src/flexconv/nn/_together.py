@@ -22,6 +22,7 @@ from .._regions import Region
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
 from .kernels import KernelGenerator
+from .kernels._linear import affine
 
 Windows = tuple[Window, ...]
 
@@ -77,30 +78,38 @@ class _Group:
             self.lines.append(torch.stack(lines))
 
     def sample(self) -> None:
+        each = [part.shared() for part in self.parts]
+        stacked = {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}  # one operation a name
         with no_autocast(self.lines[0].device.type):
-            features, window = _hidden(self.parts[0], [part.shared() for part in self.parts], self.lines)
+            features, window = _hidden(self.parts[0], stacked, self.lines)
             masks = [None] * len(self.layers) if window is None else window.unbind()
             for layer, windows, h, mask in zip(self.layers, self.windows, features.unbind(), masks, strict=True):
                 block = tuple(slice(stop - start) for start, stop in windows)
                 output = layer.generator.output_map
                 assert output is not None
-                values = output(h[block].flatten(0, -2)).t()
-                values = values.unflatten(1, [stop - start for start, stop in windows])
-                layer._ahead = layer._finish(values, None if mask is None else mask[block], windows)
+                weight = output.effective_weight(h.dtype)
+                values = _values(h[block], weight, output.bias, None if mask is None else mask[block])
+                layer._ahead = layer._finish(values, None, windows)
 
 
 @Region
 def _hidden(
-    part: _Part, parameters: list[dict[str, torch.Tensor]], lines: list[torch.Tensor]
+    part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What comes before the output maps, for all layers at once → [layers, *block, width], [layers, *block]."""
 
     def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return functional_call(part, values, axes)
 
-    stacked = {name: torch.stack([each[name] for each in parameters]) for name in parameters[0]}
-    features, *window = vmap(one)(stacked, *lines)
+    features, *window = vmap(one)(parameters, *lines)
     return features, window[0] if window else None
+
+
+@Region
+def _values(h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, window: torch.Tensor | None) -> torch.Tensor:
+    """The output map and the mask: features [*block, width], window [*block] → kernel values [channels, *block]."""
+    values = affine(h.flatten(0, -2), weight, bias).t().unflatten(1, h.shape[:-1])
+    return (values if window is None else values * window).contiguous()
 
 
 class _Part(nn.Module):
