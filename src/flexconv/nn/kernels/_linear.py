@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import nn
 
+FEW_TERMS = 3  # a product with so few is fused with what follows by compilers, and never stored
+
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A @ b, exact to float32 even where a GPU was allowed to round matrix products to TF32 (10-bit mantissas)."""
+    if torch.compiler.is_compiling() and a.shape[-1] <= FEW_TERMS:
+        terms = [a[..., k, None] * b[..., k, None, :] for k in range(a.shape[-1])]
+        return functools.reduce(torch.add, terms)
     if a.is_cuda and a.dtype == torch.float32 and _tf32_allowed():
         return _SplitMatmul.apply(a, b)
     return a @ b
