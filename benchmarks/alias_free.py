@@ -2,7 +2,7 @@
 
     python -m benchmarks.alias_free [--json FILE]
 
-The tables of docs/alias-free.md. About two minutes on one core.
+The tables of docs/alias-free.md and docs/alias-free-figures.md. About two minutes on one core.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from scipy.optimize import least_squares, nnls
 
 from flexconv import ops
 from flexconv.bench import measure
+from flexconv.bench._ceilings import DTYPES
+from flexconv.bench._timing import as_in_training
 from flexconv.ops._geometry import Geometry, resolve_padding
 from flexconv.ops._select import Rates, Work, kind, predict, work
 
@@ -62,22 +64,23 @@ def tensors(shape: Shape, device: torch.device | str) -> tuple[torch.Tensor, tor
 
 
 def measure_all(device: torch.device) -> None:
-    """One line of JSON per shape and mode: milliseconds of each algorithm."""
-    for training in (False, True):
-        for shape in sweep(device.type):
-            x, weight, geometry = tensors(shape, device)
-            x.requires_grad_(training)
-            weight.requires_grad_(training)
-            conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
-            calls = {name: partial(_run, partial(conv, algorithm=name)) for name in ("direct", "fft")}
-            times = {name: each.ms for name, each in measure(calls, device, seconds=0.1).items()}
-            print(json.dumps({**shape._asdict(), "device": device.type, "training": training, **times}), flush=True)
+    """One line of JSON per shape, precision and mode: milliseconds of each algorithm, on a GPU as replayed graphs."""
+    names, precisions, seconds = ("direct", "fft"), ("fp32",), 0.1
+    if device.type == "cuda":
+        names, precisions, seconds = ("direct", "fft", "dft"), ("fp32", "bf16"), 0.02
+    for precision, training, shape in itertools.product(precisions, (False, True), sweep(device.type)):
+        x, weight, geometry = tensors(shape, device)
+        x, weight = (each.to(DTYPES[precision]).requires_grad_(training) for each in (x, weight))
+        conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
+        calls = {name: as_in_training(partial(_run, partial(conv, algorithm=name)), device) for name in names}
+        times = {name: each.ms for name, each in measure(calls, device, seconds=seconds).items()}
+        row = {**shape._asdict(), "device": device.type, "precision": precision, "training": training, **times}
+        print(json.dumps(row), flush=True)
 
 
-def _run(conv: partial[torch.Tensor]) -> None:
+def _run(conv: partial[torch.Tensor]) -> object:
     y = conv()
-    if y.requires_grad:
-        y.backward(y.detach())
+    return torch.autograd.grad(y, conv.args, y.detach()) if y.requires_grad else y
 
 
 def fit_all(lines: Iterable[str]) -> None:

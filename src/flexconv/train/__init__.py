@@ -1,7 +1,9 @@
 """Training: recipes, runs that can be killed and resumed, evaluation.
 
-from flexconv.train import load_recipe, train
-results = train(load_recipe("digits"), "runs/digits")
+    from flexconv.train import load_recipe, train
+    results = train(load_recipe("digits"), "runs/digits")
+
+The command `flexconv train` does the same.
 """
 
 try:
