@@ -119,7 +119,8 @@ class FitGroup:
 
     Every row of the grid has its own copy of the parameters: then their gradients are many short sums, one per row,
     and a sum over the rows. One sum over half a million points takes a GPU ten times as long as all the rest.
-    The step is compiled there, where it is limited by memory; a CPU goes through a few rows at a time, for its caches.
+    The step is compiled there, where it is limited by memory, or one kernel (`_fused_fit.py`) for generators that this
+    is written for; a CPU goes through a few rows at a time, for its caches.
     """
 
     def __init__(self, generators: list[KernelGenerator], targets: torch.Tensor, recipe: FitRecipe) -> None:
@@ -140,8 +141,10 @@ class FitGroup:
         width = targets.shape[3]
         self.rows_at_once = max(1, CPU_POINTS // width) if device.type == "cpu" else len(self.rows)
         self._loss = self._squared_error
+        self._fused = None
         if device.type == "cuda":
             self._loss = torch.compile(self._squared_error, dynamic=False)
+            self._fused = self._fuse(generators[0])
 
     def run(self, steps: int, record_every: int) -> Iterator[tuple[int, list[tuple[float, float]]]]:
         """Train, and yield (step, errors) of step 0, every `record_every` steps, and the last.
@@ -157,9 +160,24 @@ class FitGroup:
     def step(self) -> None:
         """One step of Adam on the mean squared error of every target."""
         self.optimizer.zero_grad(set_to_none=True)
-        for rows, values in self._parts():
-            self._loss(self.parameters, rows, values).backward()
+        if self._fused is not None:
+            self._fused()
+        else:
+            for rows, values in self._parts():
+                self._loss(self.parameters, rows, values).backward()
         self.optimizer.step()
+
+    def _fuse(self, generator: KernelGenerator) -> Callable[[], torch.Tensor] | None:
+        """Gradients of all parameters by one kernel; None where Triton, or a kernel for this generator, is missing."""
+        try:
+            from ._fused_fit import FusedStep, can_fuse
+            from ._fused_siren import FusedSirenStep, can_fuse_siren
+        except ImportError:
+            return None
+        lines = self.rows[:, 0, 0], self.rows[0, 1]
+        if can_fuse_siren(generator):
+            return FusedSirenStep(self.parameters, self.buffers["omega_0"], self.targets, *lines)
+        return FusedStep(self.parameters, self.targets, *lines) if can_fuse(generator) else None
 
     @torch.no_grad()
     def draw(self) -> torch.Tensor:

@@ -1,0 +1,69 @@
+"""Fits as one kernel have the gradients of the network written out. Without a GPU, Triton interprets the kernel."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from flexconv.nn import GENERATORS
+from flexconv.train import _fused_fit, _fused_siren
+from flexconv.train.fit import FitGroup
+from flexconv.train.recipe import FitRecipe, ModelRecipe
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("magnet", {}),
+        ("gabor", {}),
+        ("gabor", {"anisotropic": True, "gamma_shape": "per_filter"}),
+        ("fourier", {"hidden": 25}),
+        ("magnet", {"hidden": 16, "layers": 1}),
+        ("magnet", {"hidden": 40, "layers": 2}),
+        ("siren", {"hidden": 29, "layers": 4}),
+        ("siren", {"hidden": 5, "layers": 2, "omega_0": 20.0}),
+    ],
+    ids=["magnet", "gabor", "gabor-init", "fourier", "shallow", "wide", "siren", "shallow siren"],
+)
+def test_loss_and_gradients_are_those_of_autograd(name, options, monkeypatch):
+    for module in (_fused_fit, _fused_siren):
+        monkeypatch.setattr(module, "PROGRAMS", 6)  # several blocks each, and a last one that is not full
+    torch.manual_seed(0)
+    generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
+    targets = torch.rand(2, 3, 13, 17, device=DEVICE)
+    group = FitGroup(generators, targets, FitRecipe(model=ModelRecipe(name=name), target="random"))
+    loss = sum(group._squared_error(group.parameters, *part) for part in group._parts())
+    loss.backward()
+    expected = {key: p.grad for key, p in group.parameters.items()}
+    step = group._fuse(generators[0])
+    assert step is not None
+    for _ in range(2):  # the second finds sums of the first
+        assert step().sum().item() == pytest.approx(loss.item(), rel=1e-5)
+        for key, gradient in expected.items():
+            got = group.parameters[key].grad
+            assert got.shape == gradient.shape
+            assert ((got - gradient).norm() / gradient.norm()).item() < 1e-5, key
+
+
+def test_other_generators_are_left_to_the_compiler():
+    assert not _fused_siren.can_fuse_siren(GENERATORS["nsiren"](2, 3))
+    assert not _fused_siren.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
+    assert not _fused_siren.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
+    assert not _fused_fit.can_fuse(GENERATORS["magnet"](1, 3))
+    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, steerable=True))
+    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, hidden=65))
+    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 17))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_fit_on_a_gpu_uses_it():
+    generators = [GENERATORS["magnet"](2, 3, hidden=23, layers=3).cuda()]
+    recipe = FitRecipe(model=ModelRecipe(name="magnet"), target="random")
+    group = FitGroup(generators, torch.rand(1, 3, 40, 30, device="cuda"), recipe)
+    assert group._fused is not None
+    before = group.errors()[0][0]
+    for _ in range(50):
+        group.step()
+    assert group.errors()[0][0] < before
