@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ from flexconv.data import dataset, options
 from flexconv.models import create_model
 from flexconv.nn import GENERATORS
 from flexconv.nn._conv import FlexConvNd
-from flexconv.train import CrossResolutionRecipe, FitRecipe, Recipe, build_recipe, list_recipes, load_recipe
+from flexconv.train import (
+    CrossResolutionRecipe,
+    FitRecipe,
+    Recipe,
+    build_recipe,
+    default_folder,
+    list_recipes,
+    load_recipe,
+)
 from flexconv.train._read import RECIPES, plain
 from flexconv.train.targets import TARGETS
 from tests.conftest import GOLDEN
@@ -165,3 +174,19 @@ def test_files_are_few_and_say_nothing_twice():
     for path in RECIPES.glob("*.yaml"):
         assert re.search(r"^about: ", path.read_text("utf-8"), re.MULTILINE), path.name
         assert all(len(line) <= 130 for line in path.read_text("utf-8").splitlines()), path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("digits", "runs/digits"),
+        ("flexnet7-cifar10/gabor", "runs/flexnet7-cifar10-gabor"),
+        ("/some/mine.yaml", "runs/mine"),
+        ("mine.yaml/small", "runs/mine-small"),
+    ],
+)
+def test_a_run_is_called_as_its_recipe(name, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert default_folder(name).as_posix() == folder
+    Path(folder).mkdir(parents=True)
+    assert default_folder(name).as_posix() == f"{folder}-2"

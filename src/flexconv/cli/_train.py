@@ -46,7 +46,7 @@ def train(
         loaded = training.load_recipe(recipe, [*(changes or []), *([f"data.root={root}"] if root else [])])
         if isinstance(loaded, training.FitRecipe):
             raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
-        folder = out or _new_folder(recipe)
+        folder = out or training.default_folder(recipe)
         if _first_process():
             say(f"run folder: {folder}")
         results = _until_stopped(folder, lambda: training.train(loaded, folder, device=device, console=console))
@@ -62,13 +62,13 @@ def fit(
     device: Device = "auto",
 ) -> None:
     """Fit a kernel generator to kernels or pictures."""
-    from ..train import FitRecipe, load_recipe
+    from ..train import FitRecipe, default_folder, load_recipe
     from ..train import fit as fit_by
 
     loaded = load_recipe(recipe, [*(changes or []), *([f"root={root}"] if root else [])])
     if not isinstance(loaded, FitRecipe):
         raise ValueError(f"{recipe} trains a network: flexconv train {recipe}")
-    folder = out or _new_folder(recipe)
+    folder = out or default_folder(recipe)
     say(f"run folder: {folder}")
     try:
         fit_by(loaded, folder, device=device, console=console)
@@ -92,14 +92,6 @@ def _until_stopped(folder: Path, work: Any) -> dict[str, Any]:
 
 def _first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def _new_folder(recipe: str) -> Path:
-    """runs/NAME of a recipe, or of the file it is in, wherever that lies."""
-    from ..train import default_folder
-
-    stem, suffix, variant = recipe.partition(".yaml")
-    return default_folder(Path(stem).name + variant if suffix else recipe)
 
 
 def _outcome(results: dict[str, Any]) -> str:
