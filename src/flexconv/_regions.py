@@ -1,7 +1,7 @@
 """Pieces of a network that are worth compiling by themselves.
 
 Compiling a whole network means compiling it again for every combination of kernel sizes. A region is a function of
-tensors that has nothing to do with sizes: it is compiled once for each shape, whatever network it is part of.
+tensors that is compiled by itself, whatever network it is part of, and whatever its neighbours' sizes are.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _compiled: ContextVar[bool] = ContextVar("regions are compiled", default=False)
 class Region(Generic[P, R]):
     """A function that runs as it is, or compiled inside `compiled_regions()`. For use as a decorator.
 
-    `dynamic=False` compiles for every shape apart; None, from the second one on, for all of them.
+    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart.
     """
 
-    def __init__(self, function: Callable[P, R], *, dynamic: bool | None = None) -> None:
+    def __init__(self, function: Callable[P, R], *, dynamic: bool) -> None:
         functools.update_wrapper(self, function)
         self.function, self.dynamic = function, dynamic
 
@@ -49,10 +49,14 @@ def regions_are_compiled() -> bool:
 def compiled_regions() -> Iterator[None]:
     """Inside, regions run compiled. Their gradients do too, also where they are taken after the end of this."""
     from torch._dynamo import config as dynamo  # takes seconds: not with the package
+    from torch.fx.experimental import _config as symbols
 
     before = _compiled.set(True)
+    settings = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES}
+    settings["force_parameter_static_shapes"] = False  # parameters may be of any shape, too
+    distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]  (sizes equal by chance)
     try:
-        with dynamo.patch(recompile_limit=SHAPES, accumulated_recompile_limit=SHAPES):
+        with dynamo.patch(settings), distinct:
             yield
     finally:
         _compiled.reset(before)

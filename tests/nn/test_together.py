@@ -8,7 +8,7 @@ from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
 from flexconv._regions import Region, compiled_regions
-from flexconv.nn import GENERATORS
+from flexconv.nn import GENERATORS, _together
 from flexconv.nn._together import KernelsTogether
 
 
@@ -122,11 +122,29 @@ def test_a_network_computes_the_same_with_few_operations():
 
 def test_a_region_runs_as_it_is_outside_and_compiled_inside(monkeypatch):
     calls = []
-    region = Region(lambda x: x + 1)
+    region = Region(lambda x: x + 1, dynamic=False)
     monkeypatch.setattr(torch, "compile", lambda f, **options: lambda x: calls.append(options) or f(x))
     assert region(torch.zeros(())) == 1
     assert calls == []
     with compiled_regions():
         assert region(torch.zeros(())) == 1
     assert region(torch.zeros(())) == 1
-    assert calls == [{"fullgraph": True, "dynamic": None}]
+    assert calls == [{"fullgraph": True, "dynamic": False}]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
+def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
+    for region in (_together._hidden, _together._values):
+        compiled = torch.compile(region.function, backend="eager", fullgraph=True, dynamic=region.dynamic)
+        monkeypatch.setitem(region.__dict__, "compiled", compiled)
+    make = functools.partial(FlexConv2d, kernel_size=33, dtype=torch.float64)
+    net = Net(make(3, 8), make(8, 8), make(8, 12))
+    torch._dynamo.utils.counters.clear()
+    for sigma in (0.075, 0.15, (0.3, 0.1), 0.9, (0.1, 0.9)):
+        for layer in net.layers:
+            with torch.no_grad():
+                layer.mask.sigma.copy_(torch.tensor(sigma))
+        with compiled_regions():
+            compare(net)
+    # the features of all, and the values of each: once where a view begins at 0, once where it does not
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3

@@ -11,6 +11,7 @@ tap on, and cut.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -88,11 +89,12 @@ class _Group:
                 output = layer.generator.output_map
                 assert output is not None
                 weight = output.effective_weight(h.dtype)
-                values = _values(h[block], weight, output.bias, None if mask is None else mask[block])
+                window = None if mask is None else mask[block].contiguous()
+                values = _values(h[block].contiguous(), weight, output.bias, window)
                 layer._ahead = layer._finish(values, None, windows)
 
 
-@Region
+@functools.partial(Region, dynamic=True)
 def _hidden(
     part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -105,7 +107,7 @@ def _hidden(
     return features, window[0] if window else None
 
 
-@Region
+@functools.partial(Region, dynamic=True)
 def _values(h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, window: torch.Tensor | None) -> torch.Tensor:
     """The output map and the mask: features [*block, width], window [*block] → kernel values [channels, *block]."""
     values = affine(h.flatten(0, -2), weight, bias).t().unflatten(1, h.shape[:-1])
