@@ -100,7 +100,10 @@ def assert_refused(outcome, *patterns, code=2):
 
 # --- help and names ---------------------------------------------------------------------------------------------------
 
-COMMANDS = ("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship", "data ls", "data fetch")
+COMMANDS = (
+    *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship"),
+    *("data ls", "data fetch"),
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

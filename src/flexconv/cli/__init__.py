@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 from . import _common
+from ._bench import bench
 from ._common import say, typer
 from ._data import fetch, ls
 from ._eval import evaluate
 from ._export import export
 from ._inspect import inspect
+from ._paper import paper, ship
 from ._recipes import recipes
 from ._resample import resample
 from ._train import fit, train
@@ -45,10 +47,13 @@ def _examples(*lines: str) -> str:
 app.command(epilog=_examples("train digits --set epochs=5 --out runs/mine", "train --resume runs/mine"))(train)
 app.command("eval", epilog=_examples("eval runs/digits", "eval runs/digits/weights --data digits"))(evaluate)
 app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
-app.command(epilog=_examples("inspect runs/digits --pictures pictures"))(inspect)
+app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500"))(fit)
+app.command(epilog=_examples("paper", "paper table3", "paper figure4 --run --limit 600"))(paper)
+app.command(epilog=_examples("ship runs/digits --name my-digits --into weights"))(ship)
+app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)
 app.add_typer(data, name="data")
 data.command(epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
 data.command(epilog=_examples("data fetch cifar10"))(fetch)

@@ -24,7 +24,7 @@ def bench(
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Tiny shapes, to see that everything runs.")] = False,
 ) -> None:
-    """How fast convolutions, layers and training steps are on this machine."""
+    """How fast convolutions, layers and training are here."""
     import torch
 
     from ..bench import Report, bench_layers, bench_ops, bench_steps, measure_ceilings, write_report

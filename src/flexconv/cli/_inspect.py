@@ -22,7 +22,7 @@ def inspect(
     html: Annotated[Path | None, typer.Option(help="Write a page to explore the model with into this file.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Draw masks, kernels and spectra into this folder.")] = None,
 ) -> None:
-    """Sizes, masks, frequencies, parameters and share of the work, layer by layer."""
+    """Sizes, masks, frequencies and work, layer by layer."""
     from ..summary import summarize
 
     network, recipe = load_model(model)

@@ -30,15 +30,18 @@ BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of 
 def load_model(name: str) -> tuple[Model, Recipe | None]:
     """A model by run folder, weights folder or name; with its recipe where that is known."""
     from ..models import from_pretrained
+    from ..models._pretrained import CONFIG, SHIPPED, shipped_names
     from ..train import FitRecipe, RunError, RunFolder
 
-    run = RunFolder(name)
+    run = RunFolder(SHIPPED / name if name in shipped_names() else name)
     if not run.exists:
         offer_nearest(name)
         return from_pretrained(name), None
     recipe = run.read_recipe()
     if isinstance(recipe, FitRecipe):
         raise RunError(f"{name} is a fit: there is no network in it")
+    if (run.path / CONFIG).is_file():  # as `flexconv ship` writes them
+        return from_pretrained(run.path), recipe
     if not run.weights.is_dir():
         stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
         way = f"name a stage of it: {' or '.join(stages)}" if stages else f"flexconv train --resume {name} finishes it"

@@ -1,6 +1,8 @@
 """The paper's networks, by class and by name, and how to save and load them."""
 
 from ._base import Model as Model
+from ._card import ModelCard as ModelCard
+from ._hub import push_to_hub as push_to_hub
 from ._pretrained import from_pretrained as from_pretrained
 from ._pretrained import save_pretrained as save_pretrained
 from ._registry import create_model as create_model
@@ -14,8 +16,10 @@ __all__ = [
     "FlexNet",
     "FlexTCN",
     "Model",
+    "ModelCard",
     "create_model",
     "from_pretrained",
     "list_models",
+    "push_to_hub",
     "save_pretrained",
 ]

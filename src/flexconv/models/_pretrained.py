@@ -134,7 +134,8 @@ def from_pretrained(folder_or_name: str | os.PathLike[str]) -> Model:
     """A network with its weights, in eval mode, on the CPU, in the precision it was saved in.
 
     Either from a folder written by `save_pretrained`, or one that comes with flexconv, by its name. A name wins over
-    a folder of the same name in the current directory; "./name" is the folder.
+    a folder of the same name in the current directory; "./name" is the folder. Where there is no folder "user",
+    "user/name" or "user/name@revision" is one of the Hugging Face Hub, as `push_to_hub` sends it (extra flexconv[hub]).
     """
     folder = _find(folder_or_name)
     file = folder / CONFIG
@@ -147,8 +148,13 @@ def from_pretrained(folder_or_name: str | os.PathLike[str]) -> Model:
     return model.eval()
 
 
+def shipped_names() -> list[str]:
+    """The networks that come with flexconv."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
 def _find(folder_or_name: str | os.PathLike[str]) -> Path:
-    shipped = sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+    shipped = shipped_names()
     if folder_or_name in shipped:
         return SHIPPED / str(folder_or_name)
     folder = Path(folder_or_name)
@@ -156,6 +162,13 @@ def _find(folder_or_name: str | os.PathLike[str]) -> Path:
         return folder
     if folder.is_dir():
         raise FileNotFoundError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained")
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: name the folder that save_pretrained wrote. No other file is opened")
+    if isinstance(folder_or_name, str) and "/" in folder_or_name:
+        from ._hub import download, is_hub_name  # it knows this module
+
+        if is_hub_name(folder_or_name):
+            return download(folder_or_name)
     if isinstance(folder_or_name, str) and folder.name == folder_or_name and shipped:
         unknown_name("pretrained network (nor is there a folder)", folder_or_name, shipped)
     raise FileNotFoundError(f"there is no folder {folder}, and no pretrained network of that name")

@@ -2,6 +2,7 @@
 
 recipe.yaml         the whole recipe, defaults written out
 metrics.jsonl       a line per epoch
+machines.jsonl      a line per start or resumption: when, on what, with which versions
 events.*            the same for TensorBoard
 checkpoints/        the last two, for `flexconv train --resume`
 weights/            the finished network, for `flexconv.models.from_pretrained`
@@ -37,6 +38,7 @@ class RunFolder:
         self.weights = self.path / "weights"
         self.plots = self.path / "plots"
         self.metrics = self.path / "metrics.jsonl"
+        self.machines = self.path / "machines.jsonl"
         self.results = self.path / "results.json"
         self._recipe = self.path / "recipe.yaml"
 
@@ -69,9 +71,11 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> int:
         """Add a line; returns the size of the file, which is where a resumed run cuts it off."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return self.metrics.stat().st_size
+        return _append_line(self.metrics, record)
+
+    def append_machine(self, facts: Mapping[str, Any]) -> None:
+        """Note what the run goes on with: an interrupted one has no results that could tell."""
+        _append_line(self.machines, facts)
 
     def cut_metrics(self, size: int) -> None:
         """Drop what was written after a checkpoint."""
@@ -79,10 +83,10 @@ class RunFolder:
             os.truncate(self.metrics, size)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        if not self.metrics.is_file():
-            return []
-        lines = self.metrics.read_text("utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return _read_lines(self.metrics)
+
+    def read_machines(self) -> list[dict[str, Any]]:
+        return _read_lines(self.machines)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -94,6 +98,19 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"another process is training in {self.path}: choose another folder, or wait") from None
             yield
+
+
+def _append_line(path: Path, record: Mapping[str, Any]) -> int:
+    """A line of JSON at the end of a file; returns its size."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return path.stat().st_size
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON lines; none where there is no file."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
 def _lists(value: Any) -> Any:

@@ -36,10 +36,12 @@ def train(
     *,
     device: str = "auto",
     console: Console | None = None,
+    plots: bool = True,
 ) -> dict[str, Any]:
     """Train by a recipe in a new folder `out`; returns what is in its results.json.
 
-    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights.
+    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights. `plots`: draw pictures
+    of it in the end.
     """
     folder = RunFolder(out)
     if folder.exists:
@@ -47,7 +49,7 @@ def train(
             f"{folder.path} already holds a run: resume it (flexconv train --resume {folder.path}), or "
             f"choose another folder"
         )
-    return _run(recipe, folder, device, console)
+    return _run(recipe, folder, device, console, plots=plots)
 
 
 def resume(out: str | os.PathLike[str], *, device: str = "auto", console: Console | None = None) -> dict[str, Any]:
@@ -58,19 +60,19 @@ def resume(out: str | os.PathLike[str], *, device: str = "auto", console: Consol
         raise RunError(f"{folder.path} is a fit, which takes minutes and is not resumed: run it again")
     if folder.finished:
         return folder.read_results()
-    return _run(recipe, folder, device, console)
+    return _run(recipe, folder, device, console, plots=True)
 
 
-def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None) -> dict[str, Any]:
+def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None, *, plots: bool) -> dict[str, Any]:
     fabric = make_fabric(recipe, device)
     console = console if fabric.is_global_zero else None
     data = load_data(recipe)
     if not fabric.is_global_zero:
-        results = _stages(recipe, data, folder, fabric, console)
+        results = _stages(recipe, data, folder, fabric, console, plots=plots)
     else:
         with folder.locked():
             folder.write_recipe(recipe)
-            results = _stages(recipe, data, folder, fabric, console)
+            results = _stages(recipe, data, folder, fabric, console, plots=plots)
             folder.write_results(results)
     if fabric.world_size > 1:  # leave together: who waits for a process that is gone, aborts
         fabric.barrier()
@@ -79,21 +81,27 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
 
 
 def _stages(
-    recipe: Recipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None
+    recipe: Recipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None, *, plots: bool
 ) -> dict[str, Any]:
     if isinstance(recipe, CrossResolutionRecipe):
-        return _cross_resolution(recipe, data, folder, fabric, console)
-    return fit_classifier(build_model(recipe, data), data, recipe, folder, fabric, console)
+        return _cross_resolution(recipe, data, folder, fabric, console, plots=plots)
+    return fit_classifier(build_model(recipe, data), data, recipe, folder, fabric, console, plots=plots)
 
 
 def _cross_resolution(
-    recipe: CrossResolutionRecipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None
+    recipe: CrossResolutionRecipe,
+    data: DataSplits,
+    folder: RunFolder,
+    fabric: Fabric,
+    console: Console | None,
+    *,
+    plots: bool,
 ) -> dict[str, Any]:
     """Train at the source, test at both, fine-tune at the target. Each stage is a run of its own in a subfolder."""
     source = _stage(recipe, recipe.source, recipe.epochs)
     low, high = data.at_resolution(recipe.source), data.at_resolution(recipe.target)
     model = build_model(recipe, low)
-    before = fit_classifier(model, low, source, RunFolder(folder.path / "source"), fabric, console)
+    before = fit_classifier(model, low, source, RunFolder(folder.path / "source"), fabric, console, plots=plots)
     scaled = any(isinstance(module, FlexConvNd) for module in model.modules())  # other networks just run
     model = at_resolution(model, recipe.target / recipe.source, crop=recipe.crop) if scaled else model
     shot = _test(model, high, recipe, fabric)
@@ -103,7 +111,8 @@ def _cross_resolution(
         console.print(f"out of the box at {recipe.target}: {100 * shot.accuracy:.2f} %", highlight=False)
     if recipe.finetune_epochs:
         target = _stage(recipe, recipe.target, recipe.finetune_epochs)
-        results["target"] = fit_classifier(model, high, target, RunFolder(folder.path / "target"), fabric, console)
+        there = RunFolder(folder.path / "target")
+        results["target"] = fit_classifier(model, high, target, there, fabric, console, plots=plots)
     return results
 
 
@@ -120,6 +129,8 @@ def fit_classifier(
     folder: RunFolder,
     fabric: Fabric,
     console: Console | None = None,
+    *,
+    plots: bool = True,
 ) -> dict[str, Any]:
     """Train a model to the end of its recipe in a folder, then test it once. Resumes what is there.
 
@@ -127,6 +138,8 @@ def fit_classifier(
     """
     if fabric.is_global_zero:
         folder.write_recipe(recipe)
+        if not folder.finished:
+            folder.append_machine({"started": _now(), **_machine(fabric)})
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
     display.say(_headline(model, data, recipe, fabric))
     if fabric.world_size > 1:
@@ -139,7 +152,8 @@ def fit_classifier(
     if fabric.is_global_zero:
         save_pretrained(model, folder.weights)
         folder.write_results(results)
-        draw_plots(folder, model)
+        if plots:
+            draw_plots(folder, model)
     display.say(
         f"test accuracy {100 * results['test_accuracy']:.2f} %  sizes {short_sizes(results['sizes'], most=20)}"
         if "test_accuracy" in results
@@ -220,6 +234,7 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
         "protocol": data.protocol,
         "seed": recipe.seed,
         **_machine(fabric),
+        "finished": _now(),
     }
 
 
@@ -239,8 +254,11 @@ def _machine(fabric: Fabric) -> dict[str, Any]:
         "flexconv": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> str:
@@ -255,8 +273,9 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
 
 
 def default_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2 and so on where that is taken."""
-    stem = Path("runs") / name.replace("/", "-").removesuffix(".yaml")
+    """runs/NAME of a recipe, or of the file it is in, wherever that lies; runs/NAME-2 and so on where that is taken."""
+    file, suffix, variant = name.partition(".yaml")
+    stem = Path("runs") / (Path(file).name + variant if suffix else name).replace("/", "-")
     count = 1
     while (path := stem if count == 1 else stem.with_name(f"{stem.name}-{count}")).exists():
         count += 1

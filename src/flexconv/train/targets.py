@@ -4,6 +4,7 @@ gabor       sin(f x) sin(f y) exp(−(x² + y²) / 2w²), peak 1, one per freque
 random      uniform noise: the array that the paper's authors fitted where the data root has it, else one of our own
 alexnet     a filter of AlexNet's first layer, brought to a larger grid
 kodak       the Kodak photographs
+flower      a drawn flower on black, in the middle of a canvas with more or less margin
 PATH        an image file
 """
 
@@ -116,6 +117,21 @@ def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[
     )
 
 
+def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # noqa: ARG001
+    """A flower of `size` × `size` pixels with five veined petals; the canvas is larger by `margin` times that."""
+    if not 0 <= margin < float("inf"):
+        raise ValueError(f"margin is a share of the flower's size, at least 0; got {margin}")
+    pixels = positive_int("size", size) + 2 * round(size * margin / 2)
+    line = (torch.arange(pixels, dtype=torch.float64) - (pixels - 1) / 2) * 2 / size  # the flower spans −1 to 1
+    y, x = torch.meshgrid(line, line, indexing="ij")
+    radius, angle = torch.hypot(x, y), torch.atan2(y, x)
+    veins = 0.5 + 0.5 * torch.cos(45 * angle) * radius
+    petals = torch.stack([1 - 0.3 * radius, 0.15 + 0.5 * veins, 0.4 + 0.5 * radius * veins])
+    heart = torch.tensor([0.95, 0.8, 0.1])[:, None, None] * (0.75 + 0.25 * torch.cos(60 * radius))
+    drawn = torch.where(radius < 0.25, heart, petals) * (radius < 0.6 + 0.4 * torch.cos(5 * angle))
+    return Targets(("flower",), drawn.clamp(0, 1).float()[None], pictures=True)
+
+
 def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
     """An image file of your own, in "colour" or "grey", as it is or brought to `size` (height, width)."""
     if mode not in MODES:
@@ -123,7 +139,13 @@ def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | N
     return Targets((path.stem,), _pixels(read_picture(path, mode=MODES[mode])[None], size), pictures=True)
 
 
-TARGETS: Mapping[str, Callable[..., Targets]] = {"gabor": gabor, "random": random, "alexnet": alexnet, "kodak": kodak}
+TARGETS: Mapping[str, Callable[..., Targets]] = {
+    "gabor": gabor,
+    "random": random,
+    "alexnet": alexnet,
+    "kodak": kodak,
+    "flower": flower,
+}
 
 
 def _pixels(images: torch.Tensor, size: int | tuple[int, int] | None) -> torch.Tensor:

@@ -1,0 +1,142 @@
+"""Starting what is missing: one run after the other, each in a folder of its own, until the time is up."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ..data import MissingDataError
+from ..train import DivergedError, FitRecipe, Interrupted, Recipe, RunError, RunFolder, build_recipe, fit, resume, train
+from ..train._read import _parse_override, merge, plain
+from ..train.recipe import AnyRecipe
+from ._item import Job
+from ._ledger import CIRCUMSTANCES, Ledger, differences
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far the work went; `stopped` by the time limit, with the run saved."""
+
+    done: int
+    left: int
+    stopped: bool
+
+
+def do(
+    jobs: Sequence[Job],
+    ledger: Ledger,
+    *,
+    device: str = "auto",
+    changes: Sequence[str] = (),
+    limit: float | None = None,
+    console: Console | None = None,
+    plots: bool = True,
+) -> Outcome:
+    """Run the jobs in the ledger's folder, resuming what was begun there. What has no data here,
+    or diverges, is left out.
+
+    Arguments:
+        changes: to the recipes of networks and to timings, as in "engine=graph"; fits are left as they are.
+        limit: seconds after which the run in progress is saved and the rest is left.
+
+    """
+    end, done = None if limit is None else time.monotonic() + limit, 0
+    for number, job in enumerate(jobs):
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left <= 0:
+            return Outcome(done, len(jobs) - done, stopped=True)
+        if console is not None:
+            console.print(f"{number + 1} of {len(jobs)}: {job.name}, seed {job.seed}", highlight=False)
+        try:
+            with interrupted_after(left):
+                _do(job, ledger.runs, device, changes, console, plots=plots)
+        except TimeoutError:
+            return Outcome(done, len(jobs) - done, stopped=True)
+        except (MissingDataError, DivergedError) as error:
+            if console is not None:
+                console.print(f"left out: {error}", highlight=False, markup=False)
+            continue
+        done += 1
+    return Outcome(done, len(jobs) - done, stopped=False)
+
+
+def _do(job: Job, runs: Path, device: str, changes: Sequence[str], console: Console | None, *, plots: bool) -> None:
+    if callable(job.work):
+        job.work(device=device, changes=changes)
+        return
+    if isinstance(job.work, FitRecipe):
+        _fit(job.work, run_folder(runs, job.name, job.seed), device, console)
+        return
+    recipe = changed(job.work, changes)
+    assert isinstance(recipe, Recipe)
+    folder = RunFolder(run_folder(runs, job.name, job.seed, changes))
+    if not folder.exists:
+        train(recipe, folder.path, device=device, console=console, plots=plots)
+        return
+    if other := differences(recipe, folder.read_recipe()):
+        raise RunError(f"{folder.path} holds a run of another recipe ({', '.join(other)} differ): move it away")
+    resume(folder.path, device=device, console=console)
+
+
+def _fit(recipe: FitRecipe, path: Path, device: str, console: Console | None) -> None:
+    """Fit from the start: a fit is not resumed, so what is left of one that was killed is of no use."""
+    folder = RunFolder(path)
+    if folder.exists and not folder.finished:
+        with folder.locked():
+            shutil.rmtree(path)
+    try:
+        fit(recipe, path, device=device, console=console)
+    except KeyboardInterrupt:
+        shutil.rmtree(path)
+        raise
+
+
+def run_folder(runs: Path, name: str, seed: int, changes: Sequence[str] = ()) -> Path:
+    """RECIPE-seedN in the folder of the runs; what is changed of the recipe, circumstances aside, is in the name."""
+    pairs = [change.partition("=") for change in changes]
+    told = [f"{key.rpartition('.')[2]}-{value}" for key, _, value in pairs if key not in CIRCUMSTANCES]
+    return runs / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in (name, *told, f"seed{seed}"))
+
+
+def changed(recipe: AnyRecipe, changes: Sequence[str]) -> AnyRecipe:
+    """A recipe with changes such as "optim.lr=0.001"."""
+    tree = plain(recipe)
+    for change in changes:
+        tree = merge(tree, _parse_override(change))
+    return build_recipe(tree)
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds: float | None) -> Iterator[None]:
+    """Press Ctrl-C after so long; a training run saves itself then. What ended that way is a TimeoutError."""
+    if seconds is None:
+        yield
+        return
+    fired = threading.Event()
+
+    def press() -> None:
+        fired.set()
+        _thread.interrupt_main()
+
+    timer = threading.Timer(seconds, press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    timer.start()
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        if not fired.is_set():
+            raise
+        raise TimeoutError(f"{seconds:.0f} seconds are over") from error
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
