@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import errno
+import hashlib
 import json
 import logging
+import os
+import pickle
 import struct
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -18,7 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flexconv import FlexConv1d, FlexConv2d, GaussianMask, at_resolution, create_model, materialize
+from flexconv import (
+    FlexConv1d,
+    FlexConv2d,
+    GaussianMask,
+    at_resolution,
+    cli,
+    create_model,
+    materialize,
+    save_pretrained,
+)
 from flexconv.data import load
 from flexconv.export import FORMATS, OPSET, ExportError, export, load_conv, trained_size
 from flexconv.models import FlexNet, FlexTCN
@@ -403,6 +417,38 @@ def test_formats_and_folders_are_checked_first(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_target_that_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="pipe is a device or a pipe: name a file"):
+        export(small_net(), pipe, format="conv")
+    assert pipe.is_fifo()
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_text("the old one")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"model\.safetensors cannot be written: No space left on device$"):
+        export(small_net(), path, format="conv")
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_read_only(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(PermissionError, match="cannot be written to"):
+            export(small_net(), tmp_path / "a.onnx")
+    finally:
+        tmp_path.chmod(0o700)
+
+
 def test_models_and_examples_are_checked(tmp_path):
     path = tmp_path / "a.pt2"
     cases = [
@@ -447,3 +493,134 @@ def test_the_size_a_network_was_made_for():
     assert trained_size(small_tcn()) == (24,)
     assert trained_size(small_tcn(length=None, kernel_size=9)) is None
     assert trained_size(Mine()) is None
+
+
+# --- on the command line ----------------------------------------------------------------------------------------------
+
+
+def weights_of(folder):
+    (weights,) = folder.glob("*.safetensors")
+    return weights
+
+
+def change_config(folder, **changes):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+
+
+def truncated(folder):
+    weights_of(folder).write_bytes(weights_of(folder).read_bytes()[:100])
+
+
+def pickled(folder):
+    """With a sum that is right, and a pickle that would be executed if anybody loaded it."""
+    content = pickle.dumps(Trap())
+    weights_of(folder).write_bytes(content)
+    change_config(folder, sha256=hashlib.sha256(content).hexdigest())
+
+
+class Trap:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+DAMAGES = {
+    "truncated": (truncated, "is damaged or belongs to another model"),
+    "pickle": (pickled, "is not a safetensors file"),
+    "pickle beside it": (lambda folder: change_config(folder, weights="model.pkl"), "must name a safetensors file"),
+    "architecture": (lambda folder: change_config(folder, architecture="ResNet"), "unknown architecture 'ResNet'"),
+    "another network": (
+        lambda folder: change_config(folder, config={"in_channels": 1, "num_classes": 10, "image_size": 8}),
+        "does not fit its config",
+    ),
+    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "this version reads format 1"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
+    "no weights": (lambda folder: weights_of(folder).unlink(), "is missing, which"),
+    "empty": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds no config.json"),
+}
+
+
+def command(*arguments, capsys):
+    code = cli.run([str(each) for each in arguments])
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_model_that_is_not_whole_is_one_line(damage, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spoil, message = DAMAGES[damage]
+    save_pretrained(small_net(), "model")
+    spoil(tmp_path / "model")
+    code, said = command("export", "model", "--format", "conv", capsys=capsys)
+    assert code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_of_torch_is_not_opened(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.pt").write_bytes(pickle.dumps(Trap()))
+    code, said = command("export", "model.pt", capsys=capsys)
+    assert code == 2
+    assert (
+        said.err == "error: model.pt is a file: name the folder that save_pretrained wrote. No other file is opened\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "nowhere/a.pt2"), "there is no folder nowhere to write a.pt2 into"),
+        (("--out", "model"), "model is a folder: name a file in it"),
+        (("--int8",), "--int8 is for --format onnx; got --format conv"),
+        (("--test", "--resolution", "16"), "leave out --resolution, or --test"),
+        (("--test",), "does not say what data it was trained on"),
+        (("--resolution", "0"), "--resolution wants a number of samples"),
+    ],
+    ids=["folder", "is a folder", "int8", "test elsewhere", "no data", "resolution"],
+)
+def test_options_that_cannot_be_met_are_one_line(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(small_net(), "model")
+    code, said = command("export", "model", "--format", "conv", *options, capsys=capsys)
+    assert code in (1, 2)
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_command_says_which_extra_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    save_pretrained(small_net(), "model")
+    code, said = command("export", "model", capsys=capsys)
+    assert code == 1
+    assert said.err == 'error: format="onnx" needs onnxruntime: pip install "flexconv[export]"\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    "options", [("--int8",), ("--format", "pt2"), ("--format", "conv")], ids=["int8", "pt2", "conv"]
+)
+def test_the_command_tests_the_file_beside_the_model(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = command("export", "flexnet3-digits", "--test", *options, capsys=capsys)
+    assert code == 0, said.err
+    model, file = (line.split() for line in said.out.splitlines()[-2:])
+    assert (model[0], file[0]) == ("model", "file")
+    assert abs(float(model[1]) - float(file[1])) < 1  # per cent
+    assert model[-1] == file[-1] == "360"
+
+
+def test_series_of_unequal_length_cannot_be_tested(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    series = SimpleNamespace(name="letters", train=SimpleNamespace(lengths=torch.tensor([3])))
+    monkeypatch.setattr("flexconv.cli._export.load_with_data", lambda *_: (small_tcn(), None, series))
+    code, said = command("export", "anything", "--test", capsys=capsys)
+    assert code == 2
+    assert "letters has series of unequal length" in said.err
+    assert not list(tmp_path.iterdir())

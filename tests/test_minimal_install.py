@@ -15,7 +15,19 @@ from packaging.requirements import Requirement
 import flexconv
 
 DECLARED = {"torch", "numpy", "safetensors"}
-OPTIONAL = ["matplotlib", "lightning", "sklearn", "onnx", "typer", "rich", "pandas", "yaml", "pooch", "tensorboard"]
+OPTIONAL = [
+    "huggingface_hub",
+    "matplotlib",
+    "lightning",
+    "sklearn",
+    "onnx",
+    "typer",
+    "rich",
+    "pandas",
+    "yaml",
+    "pooch",
+    "tensorboard",
+]
 
 # argv[1]: the top-level modules that may be found besides the standard library. Others are missing as modules are
 # missing in real life: `import` raises ModuleNotFoundError, importlib.util.find_spec (which torch asks) gives None.

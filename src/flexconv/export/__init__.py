@@ -16,5 +16,16 @@ from ._onnx import OPSET as OPSET
 from ._report import Comparison as Comparison
 from ._report import ExportError as ExportError
 from ._report import ExportReport as ExportReport
+from ._run import ExportedFile as ExportedFile
 
-__all__ = ["FORMATS", "OPSET", "Comparison", "ExportError", "ExportReport", "export", "load_conv", "trained_size"]
+__all__ = [
+    "FORMATS",
+    "OPSET",
+    "Comparison",
+    "ExportError",
+    "ExportReport",
+    "ExportedFile",
+    "export",
+    "load_conv",
+    "trained_size",
+]

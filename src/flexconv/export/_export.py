@@ -101,13 +101,18 @@ def export(
     if quantize:
         content = quantize_onnx(content)
         quantized = _checked(lambda: run_onnx(content), cases, 1.0)  # as large as the output itself: not a network
-    write_atomically(target, content)
+    try:
+        write_atomically(target, content)
+    except OSError as error:
+        raise OSError(f"{target} cannot be written: {error.strerror or error}") from error
     return ExportReport(target, format, len(content), axes, comparisons, OPSET if format == "onnx" else None, quantized)
 
 
 def _check_target(path: str | os.PathLike[str]) -> Path:
     """Refuse before the work what could not be written after it."""
     target = Path(path)
+    if target.exists() and not target.is_dir() and not target.is_file():
+        raise OSError(f"{target} is a device or a pipe: name a file")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: name a file in it, such as {target / 'model.onnx'}")
     if not target.parent.is_dir():
