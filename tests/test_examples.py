@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import wave
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -36,3 +39,56 @@ def test_learn_a_size_takes_few_steps(capsys):
     loss, _, _ = load("learn_a_size").main(steps=3)
     assert math.isfinite(loss)
     assert "step" in capsys.readouterr().out
+
+
+def test_train_low_deploy_high_compares_all_ways_of_running_a_larger_image(capsys):
+    results = load("train_low_deploy_high").main(epochs=1, rows=128)
+    assert len(results) == 7
+    assert all(0 <= value <= 1 for value in results.values())
+    out = capsys.readouterr().out
+    assert all(name in out for name in results)
+
+
+def test_keyword_spotter_streams_what_it_would_hear_at_once(capsys, tmp_path):
+    results = load("keyword_spotter").main(steps=4, out=tmp_path / "whistles.wav")
+    assert results["difference"] < 1e-4
+    assert 0 < results["median"] <= results["p95"]
+    assert (tmp_path / "whistles.wav").stat().st_size == 44 + 2 * 51200
+    assert "320 chunks of 20 ms" in capsys.readouterr().out
+
+
+def test_keyword_spotter_says_what_is_wrong_with_a_file(tmp_path):
+    example = load("keyword_spotter")
+    with pytest.raises(SystemExit, match="No such file"):
+        next(example.chunks(tmp_path / "missing.wav"))
+    (tmp_path / "text.wav").write_text("this is no sound at all, but long enough to be one")
+    with pytest.raises(SystemExit, match=r"text\.wav cannot be read as a \.wav file"):
+        next(example.chunks(tmp_path / "text.wav"))
+    with wave.open(str(tmp_path / "stereo.wav"), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(44100)
+        file.writeframes(bytes(4000))
+    with pytest.raises(SystemExit, match=r"\(2, 16, 44100\); wanted \(1, 16, 8000\)"):
+        next(example.chunks(tmp_path / "stereo.wav"))
+
+
+def test_flexconv_in_a_unet_trains_both_networks_and_draws(capsys, tmp_path):
+    results = load("flexconv_in_a_unet").main(steps=2, seeds=1, out=tmp_path / "unet.png")
+    assert set(results) == {"Conv2d", "FlexConv2d"}
+    assert all(0 <= value <= 1 for value in results.values())
+    assert (tmp_path / "unet.png").read_bytes().startswith(b"\x89PNG")
+    assert "bottom.0" in capsys.readouterr().out
+
+
+def test_fit_an_image_improves_on_nothing_and_draws(capsys, tmp_path):
+    results = load("fit_an_image").main(steps=5, out=tmp_path / "fit.png")
+    assert list(results) == ["MAGNet", "Gabor", "Fourier", "SIREN"]
+    assert all(math.isfinite(value) for value in results.values())
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+    counts = [
+        int(line.split()[1].replace(",", ""))
+        for line in capsys.readouterr().out.splitlines()
+        if line[:1] in "MGFS" and "," in line
+    ]
+    assert max(counts) < 1.1 * min(counts)
