@@ -1,19 +1,19 @@
-# make setup · make test · make demo · make bench      (PYTHON=python3.12 make setup picks an interpreter)
+# make setup · make test · make docs · make demo · make bench      (PYTHON=python3.12 make setup picks an interpreter)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 BIN := .venv/bin
 FLEXCONV := $(BIN)/python -m flexconv.cli
 
-.PHONY: setup test lint types unit demo bench clean
+.PHONY: setup test lint types docs unit demo bench clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "flexconv needs Python 3.11 or newer; none found on PATH"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,export,viz,docs,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,export,viz,hub,docs,dev]"
 	touch $@
 
-test: lint types unit
+test: lint types docs unit
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -21,6 +21,10 @@ lint: .venv/ready
 
 types: .venv/ready
 	$(BIN)/pyright
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/ready
+	$(BIN)/mkdocs build --quiet --strict
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
@@ -35,7 +39,7 @@ demo: .venv/ready
 	@echo "pictures of the training, the sizes, the masks and the largest kernel are in runs/demo/plots"
 
 bench: .venv/ready
-	$(BIN)/python -m benchmarks.run
+	$(FLEXCONV) bench
 
 clean:
-	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist site .pytest_cache .ruff_cache .hypothesis

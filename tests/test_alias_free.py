@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from benchmarks.alias_free import WIDTHS, energy_beyond, flexconvs, toy_net, train_toy
-from flexconv import FlexConv2d, alias_penalty, at_resolution
+from flexconv import FlexConv2d, alias_penalty
 from flexconv.spectrum import max_frequency, measured_bandwidth, nyquist
 from flexconv.testing import resolution_error
 
-from .conftest import relative_error
 from .test_spectrum import CountOps
 
-PAGE = Path(__file__).parents[1] / "docs" / "alias-free.md"
 LIMIT = nyquist(17)
 
 
@@ -105,15 +101,3 @@ def test_the_penalty_of_a_whole_net_is_a_few_operations(method, mask):
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_code_of_the_page_runs():
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) >= 4
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
-    plain, model_32, images = (names[name] for name in ("plain", "model_32", "images_32"))
-    with torch.no_grad():
-        assert relative_error(plain.eval()(images), model_32.eval()(images)) < 1e-5
-    assert at_resolution(names["model"], 2)[0].kernel_size == (33, 33)
