@@ -533,7 +533,7 @@ DAMAGES = {
         lambda folder: change_config(folder, config={"in_channels": 1, "num_classes": 10, "image_size": 8}),
         "does not fit its config",
     ),
-    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "this version reads format 1"),
+    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "of another program"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
     "no weights": (lambda folder: weights_of(folder).unlink(), "is missing, which"),
     "empty": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds no config.json"),

@@ -181,9 +181,11 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not JSON, so it is damaged: {error}") from error
     if not isinstance(entries, dict):
         raise ValueError(f"{file} must hold a JSON object; it holds {type(entries).__name__}")
-    if entries.get("format") != FORMAT:
+    if "format" not in entries:
+        raise ValueError(f"{file} is of another program: what flexconv writes names its format")
+    if entries["format"] != FORMAT:
         raise ValueError(
-            f"{file}: format is {entries.get('format')!r}, written by flexconv {entries.get('flexconv', 'unknown')}; "
+            f"{file}: format is {entries['format']!r}, written by flexconv {entries.get('flexconv', 'unknown')}; "
             f"this version reads format {FORMAT}"
         )
     for name, kind in _ENTRIES.items():
