@@ -203,6 +203,23 @@ def _filter_gradients(
 
 
 @triton.jit
+def _compare(
+    h, last_map, last_bias, targets, point, points, channels, share, sums,
+    H: tl.constexpr, C: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, PRODUCTS: tl.constexpr,
+):  # fmt: skip
+    """The output map and its gradients → the squared error of a block of points, and ∂h [points, hidden]."""
+    channel, colour = tl.arange(0, H), tl.arange(0, C)
+    drawn = tl.dot(h, tl.trans(last_map), input_precision=PRODUCTS) + last_bias[None, :]
+    wanted = (point < points)[:, None] & (colour[None, :] < channels)
+    target = tl.load(targets + colour[None, :] * points + point[:, None], mask=wanted, other=0.0)
+    error = tl.where(wanted, drawn - target, 0.0)
+    d = error * (2.0 * share)
+    _add(sums + AT_OUT + colour[:, None] * H + channel[None, :], tl.dot(tl.trans(d), h, input_precision=PRODUCTS))
+    _add(sums + AT_OUT_BIAS + colour, tl.sum(d, 0))
+    return tl.sum(error * error), tl.dot(d, last_map, input_precision=PRODUCTS)
+
+
+@triton.jit
 def _step(
     ys, xs, targets, frequency, phase, mu, gamma, mix_weight, mix_bias, output_weight, output_bias,
     outputs, sums, losses, width, points, share, hidden, channels,
@@ -251,15 +268,10 @@ def _step(
             g, _ = _filter(layer + 1, y, x, frequency, phase, mu, gamma, hidden, ENVELOPED, H)
             h = g * u
 
-        drawn = tl.dot(h, tl.trans(last_map), input_precision=PRODUCTS) + last_bias[None, :]
-        wanted = inside[:, None] & (colour[None, :] < channels)
-        target = tl.load(targets + colour[None, :] * points + point[:, None], mask=wanted, other=0.0)
-        error = tl.where(wanted, drawn - target, 0.0)
-        loss += tl.sum(error * error)
-        d = error * (2.0 * share)
-        _add(sums + AT_OUT + colour[:, None] * H + channel[None, :], tl.dot(tl.trans(d), h, input_precision=PRODUCTS))
-        _add(sums + AT_OUT_BIAS + colour, tl.sum(d, 0))
-        dh = tl.dot(d, last_map, input_precision=PRODUCTS)
+        squared, dh = _compare(
+            h, last_map, last_bias, targets, point, points, channels, share, sums, H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS
+        )
+        loss += squared
 
         tl.debug_barrier()  # what one thread has stored, another may load
         for back in range(FILTERS - 1):

@@ -14,7 +14,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..nn.kernels import SIREN, KernelGenerator
-from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, WARPS, WIDEST, _add
+from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, WARPS, WIDEST, _add, _compare
 
 
 class FusedSirenStep:
@@ -158,16 +158,11 @@ def _step(
             v = tl.load(omegas + layer + 1) * u
             tl.store(angles + (layer + 1) * B * H + tile, v)
 
-        h = tl.sin(v)
-        drawn = tl.dot(h, tl.trans(last_map), input_precision=PRODUCTS) + last_shift[None, :]
-        wanted = inside[:, None] & (colour[None, :] < channels)
-        target = tl.load(targets + colour[None, :] * points + point[:, None], mask=wanted, other=0.0)
-        error = tl.where(wanted, drawn - target, 0.0)
-        loss += tl.sum(error * error)
-        d = error * (2.0 * share)
-        _add(sums + AT_OUT + colour[:, None] * H + channel[None, :], tl.dot(tl.trans(d), h, input_precision=PRODUCTS))
-        _add(sums + AT_OUT_BIAS + colour, tl.sum(d, 0))
-        dh = tl.dot(d, last_map, input_precision=PRODUCTS)
+        squared, dh = _compare(
+            tl.sin(v), last_map, last_shift, targets, point, points, channels, share, sums,
+            H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS,
+        )  # fmt: skip
+        loss += squared
 
         tl.debug_barrier()  # what one thread has stored, another may load
         for back in range(MIDDLE):
