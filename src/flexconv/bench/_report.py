@@ -123,7 +123,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[Row], str]]]]] = {
             ("spread", lambda row: _number(row["spread"])),
             ("MiB", lambda row: _peak(row["peak_mib"])),
             ("captures", lambda row: str(row["captures"])),
-            ("authors' code, H200", lambda row: _number(row["authors"])),
+            ("authors' code", lambda row: _number(row["authors"])),
         ],
     ),
 }
