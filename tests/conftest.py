@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,37 @@ settings.load_profile("flexconv")
 def _seed():
     torch.manual_seed(0)
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory):
+    """A data root with the real sets that lie packed beside the repository; None where there are none.
+
+    Whichever worker comes first unpacks them, the others wait. What needs a decoder that is not here is left out.
+    """
+    unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
+    if not unpack.is_file():
+        return None
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "real"
+    done = root / "done"
+    try:
+        root.mkdir()
+    except FileExistsError:
+        while not done.exists():
+            time.sleep(1)
+        return root
+    for name in ("mnist", "character_trajectories", "cifar10", "kodak", "speech_commands"):
+        subprocess.run([sys.executable, str(unpack), str(root), name], capture_output=True, check=False)
+    done.touch()
+    return root
+
+
+@pytest.fixture
+def real_data(monkeypatch, request):
+    """FLEXCONV_DATA, where the user has set it; else what `unpacked` has."""
+    if "FLEXCONV_DATA" not in os.environ and (root := request.getfixturevalue("unpacked")) is not None:
+        monkeypatch.setenv("FLEXCONV_DATA", str(root))
 
 
 class Golden:

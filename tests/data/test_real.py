@@ -1,4 +1,4 @@
-"""Small facts about the real sets, where FLEXCONV_DATA has them."""
+"""Small facts about the real sets, where they are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 
 from flexconv import data
 from flexconv.data import _registry
+
+pytestmark = pytest.mark.usefixtures("real_data")
 
 
 def real(name, **options):

@@ -47,6 +47,7 @@ def test_its_log_is_among_the_results(name):
     assert results in found, "a number without its log does not count"
 
 
+@pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize("name", shipped_names())
 def test_its_accuracy_is_the_one_in_its_log(name, capsys):
     folder = RunFolder(SHIPPED / name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +36,8 @@ def bench(
     chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
     torch.manual_seed(0)
     ceilings = measure_ceilings(chosen, small=smoke)
-    report = Report(machine(chosen), shlex.join(["flexconv", *sys.argv[1:]]), ceilings, {})
+    command = ["flexconv bench", *(tables or ()), f"--device {chosen.type}", *(["--smoke"] if smoke else [])]
+    report = Report(machine(chosen), " ".join(command), ceilings, {})
     sources = {
         "ops": lambda: bench_ops(chosen, ceilings, small=smoke),
         "layers": lambda: bench_layers(chosen, ceilings, small=smoke),
