@@ -14,7 +14,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..nn.kernels import SIREN, KernelGenerator
-from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, WARPS, WIDEST, _add, _compare
+from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, WARPS, WIDEST, _add, _compare, _sine_and_cosine
 
 
 class FusedSirenStep:
@@ -154,12 +154,14 @@ def _step(
         for layer in range(MIDDLE):
             a = tl.load(weights + layer * hidden * hidden + square, mask=in_square, other=0.0)
             shift = tl.load(biases + layer * hidden + channel, mask=there, other=0.0)
-            u = tl.dot(tl.sin(v), tl.trans(a), input_precision=PRODUCTS) + shift[None, :]
+            h, _ = _sine_and_cosine(v)
+            u = tl.dot(h, tl.trans(a), input_precision=PRODUCTS) + shift[None, :]
             v = tl.load(omegas + layer + 1) * u
             tl.store(angles + (layer + 1) * B * H + tile, v)
 
+        h, cosine = _sine_and_cosine(v)
         squared, dh = _compare(
-            tl.sin(v), last_map, last_shift, targets, point, points, channels, share, sums,
+            h, last_map, last_shift, targets, point, points, channels, share, sums,
             H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS,
         )  # fmt: skip
         loss += squared
@@ -167,15 +169,14 @@ def _step(
         tl.debug_barrier()  # what one thread has stored, another may load
         for back in range(MIDDLE):
             layer = MIDDLE - 1 - back
-            v = tl.load(angles + (layer + 1) * B * H + tile)
-            before = tl.sin(tl.load(angles + layer * B * H + tile))
-            du = dh * tl.cos(v) * tl.load(omegas + layer + 1)
+            du = dh * cosine * tl.load(omegas + layer + 1)
+            before, cosine = _sine_and_cosine(tl.load(angles + layer * B * H + tile))
             gradient = tl.dot(tl.trans(du), before, input_precision=PRODUCTS)
             _add(sums + AT_MIX + layer * H * H + channel[:, None] * H + channel[None, :], gradient)
             _add(sums + AT_MIX_BIAS + layer * H + channel, tl.sum(du, 0))
             a = tl.load(weights + layer * hidden * hidden + square, mask=in_square, other=0.0)
             dh = tl.dot(du, a, input_precision=PRODUCTS)
-        du = dh * tl.cos(tl.load(angles + tile)) * tl.load(omegas)
+        du = dh * cosine * tl.load(omegas)
         _add(sums + channel, tl.sum(du, 0))
         _add(sums + H + channel, tl.sum(du * y[:, None], 0))
         _add(sums + 2 * H + channel, tl.sum(du * x[:, None], 0))
