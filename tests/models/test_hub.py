@@ -149,7 +149,7 @@ def test_a_repository_of_something_else(hub):
     with pytest.raises(FileNotFoundError, match=r"someone/else on the Hugging Face Hub holds no config\.json"):
         from_pretrained("someone/else")
     (root / "someone/else/config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="format is None"):
+    with pytest.raises(ValueError, match="of another program"):
         from_pretrained("someone/else")
 
 
