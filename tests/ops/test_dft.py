@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from flexconv.bench._timing import as_in_training
 from flexconv.ops import _dft
 from flexconv.ops._dft import dft_conv, make_plan, shortest_circle
 from flexconv.ops._dft_matrices import MatrixCache, Points, Recipe, build, shapes
@@ -355,15 +356,7 @@ def test_captured_as_a_cuda_graph(case, dtype):
         y = dft_conv(*leaves, geometry, style=style)
         return y, *torch.autograd.grad(y, leaves, cotangent)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = step()
-    graph.replay()
+    results = as_in_training(step, torch.device("cuda"))()
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
     y = direct_conv(*double, geometry)
     truths = y, *torch.autograd.grad(y, double, cotangent.double())

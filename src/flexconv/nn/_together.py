@@ -69,7 +69,8 @@ class _Group:
         first = layers[0]
         self.layers = layers
         self.windows = [layer._windows_in_force() for layer in layers]
-        self.parts = [_Part(layer) for layer in layers]
+        self.part = _Part(first)
+        self.tensors = [_Part(layer).shared() for layer in layers]
         dtype, device = first.generator.compute_dtype, first._like().device
         self.lines: list[torch.Tensor] = []  # per axis, [layers, taps]
         for d, axis in enumerate(first.axes):
@@ -79,10 +80,10 @@ class _Group:
             self.lines.append(torch.stack(lines))
 
     def sample(self) -> None:
-        each = [part.shared() for part in self.parts]
-        stacked = {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}  # one operation a name
+        names = self.tensors[0]
+        stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation a name
         with no_autocast(self.lines[0].device.type):
-            features, window = _hidden(self.parts[0], stacked, self.lines)
+            features, window = _hidden(self.part, stacked, self.lines)
             masks = [None] * len(self.layers) if window is None else window.unbind()
             for layer, windows, h, mask in zip(self.layers, self.windows, features.unbind(), masks, strict=True):
                 block = tuple(slice(stop - start) for start, stop in windows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,20 +54,20 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class Item(ABC):
     """A table, a figure or a paragraph of the paper."""
 
     name: str
     title: str
     notes: tuple[str, ...] = ()
 
+    @abstractmethod
     def section(self, ledger: Ledger) -> Section:
         """Published numbers and ours, as text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def jobs(self, ledger: Ledger, seeds: Sequence[int] | None = None) -> list[Job]:
         """What has not been run yet, for these seeds; None: as many as the paper has."""
-        raise NotImplementedError
 
     def pictures(self, ledger: Ledger) -> dict[str, Callable[[], Figure]]:  # noqa: ARG002
         """Its pictures by name, to be drawn when called; none where there is nothing to draw from."""
