@@ -1,81 +1,191 @@
-"""Fit the constants of `algorithm="auto"`: time both algorithms over a sweep of shapes, fit, print.
+"""Fit the constants of `algorithm="auto"`: time every algorithm over a sweep of shapes, fit, print.
 
-python -m benchmarks.calibrate measure cpu > results/bench/calibrate_cpu.jsonl      (10 minutes, idle machine)
-python -m benchmarks.calibrate fit results/bench/calibrate_*.jsonl                  (paste into ops/_select.py)
+    python -m benchmarks.calibrate measure cuda results/bench/calibrate_cuda.jsonl         (100 seconds; --seconds)
+    python -m benchmarks.calibrate fit results/bench/calibrate_cuda.jsonl --out src/flexconv/ops/_rates_cuda.py
+
+and the same with cpu (10 minutes, on an idle machine). `measure` writes a line of JSON per shape, precision and mode
+as it goes, those of `flexconv bench` and of the networks first; on a GPU it times replayed graphs, in which nothing but
+kernels counts. `fit` also says how good the choices are. `--smoke` measures tiny shapes anywhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import random
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-import numpy as np
 import torch
-from scipy.optimize import least_squares, nnls
 
+from benchmarks.fit_rates import Sample, fit_prices, module_text, summary
 from flexconv import ops
 from flexconv.bench import measure
 from flexconv.bench._ceilings import DTYPES
+from flexconv.bench._layers import SHAPES as LAYERS
+from flexconv.bench._ops import GPU_CASES
 from flexconv.bench._timing import as_in_training
+from flexconv.ops import _rates_cuda
 from flexconv.ops._geometry import Geometry, resolve_padding
-from flexconv.ops._select import Rates, Work, kind, predict, work
+from flexconv.ops._select import Prices, estimates
+from flexconv.ops._work import Problem
 
 LONGEST = 1e10  # multiplications of a direct convolution worth waiting for (a second or so on two cores)
+PATIENCE = 50.0  # ms on a GPU
+PRECISIONS = {"fp32": "full", "bf16": "half"}
+
+Timer = Callable[[dict[str, Callable[[], object]], torch.device], dict[str, float]]
 
 
 class Shape(NamedTuple):
-    """One convolution: dims, batch, channels, size, taps, groups."""
+    """One convolution: dims, batch, channels, size, taps, groups; channels out, if not as many as in."""
 
     dims: int
     batch: int
     channels: int
     size: int
     taps: int
-    groups: int
+    groups: int = 1
+    out: int | None = None
+
+    def problem(self, device: str, precision: str) -> Problem:
+        """Centred for images and volumes, causal for sequences."""
+        ones = (1,) * self.dims
+        weight = (self.out or self.channels, self.channels // self.groups, *(self.taps,) * self.dims)
+        pads = resolve_padding("causal" if self.dims == 1 else "same", weight[2:], ones)
+        x = self.batch, self.channels, *(self.size,) * self.dims
+        return Problem(device, precision, x, weight, Geometry(ones, pads, ones, self.groups))
 
 
-def sweep(device: str) -> Iterator[Shape]:
+def sweep(device: str) -> list[Shape]:
     """Shapes from tiny to large, dense and depthwise, around where the algorithms cross."""
-    scale = 8 if device == "cuda" else 1
-    one = itertools.product((1, 8 * scale), (16, 48), (128, 784, 4096, 16000), (5, 17, 65, 196, 784, 4000))
-    two = itertools.product((1, 16 * scale), (8, 24, 48), (16, 32, 96), (3, 5, 9, 17, 33, 65))
+    if device == "cpu":
+        return [*cpu_shapes()]
+    others = [*gpu_shapes()]
+    random.Random(0).shuffle(others)  # whatever time is left for, all kinds are in it
+    return [*dict.fromkeys([*benchmark_shapes(), *others])]
+
+
+def cpu_shapes() -> Iterator[Shape]:
+    """A grid, as far as it does not take too long."""
+    one = itertools.product((1, 8), (16, 48), (128, 784, 4096, 16000), (5, 17, 65, 196, 784, 4000))
+    two = itertools.product((1, 16), (8, 24, 48), (16, 32, 96), (3, 5, 9, 17, 33, 65))
     three = itertools.product((2,), (8,), (16, 32), (3, 7, 15))
     for dims, cases in ((1, one), (2, two), (3, three)):
         for batch, channels, size, taps in cases:
             for groups in (1, channels):
                 macs = batch * channels**2 / groups * (size * taps) ** dims
-                if taps <= size + 1 and macs < LONGEST * (150 if device == "cuda" else 1):
+                if taps <= size + 1 and macs < LONGEST:
                     yield Shape(dims, batch, channels, size, taps, groups)
 
 
-def tensors(shape: Shape, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
-    """Random input and kernel of a shape, and its geometry."""
-    x = torch.randn(shape.batch, shape.channels, *[shape.size] * shape.dims, device=device)
-    weight = torch.randn(shape.channels, shape.channels // shape.groups, *[shape.taps] * shape.dims, device=device)
-    ones = (1,) * shape.dims
-    pads = resolve_padding("causal" if shape.dims == 1 else "same", weight.shape[2:], ones)
-    return x, weight, Geometry(ones, pads, ones, shape.groups)
+def benchmark_shapes() -> Iterator[Shape]:
+    """What `flexconv bench` runs: convolutions, layers, FlexNet-7 and FlexTCN-6, masks as they start, and open."""
+    for case in itertools.chain(*GPU_CASES):
+        yield Shape(len(case.size), case.batch, case.channels, case.size[0], case.taps)
+    first = {32: (5, 33), 1024: (83, 1024), 16000: (1288, 16000)}  # taps of a mask of σ = 0.075, and of an open one
+    for batch, channels, size in LAYERS["cuda"]:
+        for taps in first[size[0]]:
+            yield Shape(len(size), batch, channels, size[0], taps)
+    pairs = (3, 24), (24, 24), (24, 36), (36, 36), (36, 48), (48, 48)
+    for batch, taps, (channels, out) in itertools.product((64, 512), first[32], pairs):
+        yield Shape(2, batch, channels, 32, taps, out=out if out != channels else None)
+    for batch, size, inputs in ((64, 1024, 3), (32, 16000, 1)):
+        for taps in first[size]:
+            yield Shape(1, batch, inputs, size, taps, out=30)
+            yield Shape(1, batch, 30, size, taps)
 
 
-def measure_all(device: torch.device) -> None:
-    """One line of JSON per shape, precision and mode: milliseconds of each algorithm, on a GPU as replayed graphs."""
-    names, precisions, seconds = ("direct", "fft"), ("fp32",), 0.1
-    if device.type == "cuda":
-        names, precisions, seconds = ("direct", "fft", "dft"), ("fp32", "bf16"), 0.02
-    for precision, training, shape in itertools.product(precisions, (False, True), sweep(device.type)):
-        x, weight, geometry = tensors(shape, device)
-        x, weight = (each.to(DTYPES[precision]).requires_grad_(training) for each in (x, weight))
-        conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=geometry.pads, groups=shape.groups)
-        calls = {name: as_in_training(partial(_run, partial(conv, algorithm=name)), device) for name in names}
-        times = {name: each.ms for name, each in measure(calls, device, seconds=seconds).items()}
-        row = {**shape._asdict(), "device": device.type, "precision": precision, "training": training, **times}
-        print(json.dumps(row), flush=True)
+def gpu_shapes() -> Iterator[Shape]:
+    """Around the benchmark: other batches, channels, sizes, taps; depthwise; volumes."""
+    grids = [  # dims, batch, channels, size, taps
+        (2, (16, 128, 256), (24, 48, 96), (32,), (3, 7, 13, 21, 33)),
+        (2, (512,), (24, 36), (32,), (9, 17, 25)),
+        (2, (64,), (3, 24, 96), (32,), (3, 7, 13, 29)),
+        (2, (16, 64), (24, 48), (64,), (3, 5, 9, 17, 33, 65)),
+        (2, (16,), (16, 36), (128,), (3, 7, 17, 33, 65, 129)),
+        (1, (16, 64), (30,), (182,), (9, 45, 182)),
+        (1, (64,), (1, 30, 64), (784, 1024), (9, 17, 33, 128, 512)),
+        (1, (16, 32), (16, 64), (4096,), (9, 64, 256, 1024, 4096)),
+        (1, (16, 32), (16, 30), (16000,), (9, 33, 500, 4000)),
+        (3, (2, 8), (8, 24), (16,), (3, 7, 15)),
+        (2, (1,), (24,), (32, 96), (3, 9, 17, 33)),
+        (1, (1, 8), (16,), (1024, 16000), (9, 65, 784)),
+    ]
+    for dims, *axes in grids:
+        for batch, channels, size, taps in itertools.product(*axes):
+            yield Shape(dims, batch, channels, size, taps)
+    depthwise = [
+        (2, 64, 48, 32, (3, 5, 9, 17, 33)),
+        (2, 16, 24, 32, (3, 7, 13, 21, 33)),
+        (2, 64, 96, 64, (3, 7, 15, 31)),
+        (2, 16, 48, 96, (5, 13, 49)),
+        (1, 64, 64, 1024, (3, 9, 64, 256, 1024)),
+        (1, 16, 64, 4096, (5, 9, 64, 1024)),
+        (1, 16, 32, 16000, (5, 9, 125, 2000, 16000)),
+        (3, 8, 16, 32, (3, 7, 15)),
+    ]
+    for dims, batch, channels, size, each in depthwise:
+        for taps in each:
+            yield Shape(dims, batch, channels, size, taps, groups=channels)
+
+
+SMOKE = [Shape(1, 2, 3, 24, 5), Shape(1, 2, 4, 24, 24, 4), Shape(2, 2, 3, 8, 3, out=4), Shape(2, 2, 8, 8, 7)]
+
+
+def time_graphs(calls: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
+    """Milliseconds of each, on a GPU as a replayed graph; what fails, such as for lack of memory, is left out."""
+    ready = {}
+    for name, call in calls.items():
+        try:
+            ready[name] = as_in_training(call, device)
+        except RuntimeError as failure:
+            print(f"{name}: {str(failure).splitlines()[0][:120]}")
+    seconds = 0.01 if device.type == "cuda" else 0.1
+    return {name: timing.ms for name, timing in measure(ready, device, seconds=seconds).items()}
+
+
+def measure_all(
+    device: torch.device, shapes: Iterable[Shape], sink: IO[str], *, seconds: float, timer: Timer = time_graphs
+) -> None:
+    """A line of JSON for every shape, precision and mode: milliseconds of each algorithm, until time is up."""
+    end = time.perf_counter() + seconds
+    for count, shape in enumerate(shapes):
+        if time.perf_counter() > end:
+            print(f"time is up after {count} shapes")
+            return
+        for precision, training in itertools.product(PRECISIONS if device.type == "cuda" else ["fp32"], (False, True)):
+            times = timer(_calls(shape, device, precision, training=training), device)
+            mode = {"device": device.type, "precision": precision, "training": training}
+            sink.write(json.dumps({**shape._asdict(), **mode, **times}) + "\n")
+            sink.flush()
+            found = ", ".join(f"{name} {ms:.4g}" for name, ms in times.items())
+            print(*shape, precision, "training" if training else "inference", found, flush=True)
+
+
+def _calls(shape: Shape, device: torch.device, precision: str, *, training: bool) -> dict[str, Callable[[], object]]:
+    """What to time: nothing that is estimated to take too long, and FFTs in float32 only, which they always are."""
+    problem, cpu = shape.problem(device.type, PRECISIONS[precision]), device.type == "cpu"
+    names = ["direct", "fft"] if cpu else ["direct", "fft", "dft"] if precision == "fp32" else ["direct", "dft"]
+    if not cpu:
+        guess = estimates(Prices(_rates_cuda.RATES[problem.precision, training], {}), problem)
+        names = [name for name in names if guess.get(name, 0.0) < 1e6 * PATIENCE]
+    x, weight = (
+        random_tensor(each, device, DTYPES[precision]).requires_grad_(training) for each in (problem.x, problem.weight)
+    )
+    conv = partial(getattr(ops, f"conv{shape.dims}d"), x, weight, padding=problem.geometry.pads, groups=shape.groups)
+    return {name: partial(_run, partial(conv, algorithm=name)) for name in names}
+
+
+def random_tensor(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Normal, of unit variance."""
+    return torch.randn(shape, device=device, dtype=dtype)
 
 
 def _run(conv: partial[torch.Tensor]) -> object:
@@ -83,48 +193,52 @@ def _run(conv: partial[torch.Tensor]) -> object:
     return torch.autograd.grad(y, conv.args, y.detach()) if y.requires_grad else y
 
 
-def fit_all(lines: Iterable[str]) -> None:
-    """Print the table of constants, and the worst choices it leads to."""
-    groups: dict[tuple[str, bool, str], list[tuple[Shape, Work, dict[str, float]]]] = defaultdict(list)
-    for row in map(json.loads, lines):
-        shape = Shape(*(row[field] for field in Shape._fields))
-        x, weight, geometry = tensors(shape, "meta")
-        amount = work(x.shape, weight.shape, geometry)
-        times = {name: 1e6 * row[name] for name in ("direct", "fft")}
-        groups[row["device"], row["training"], kind(weight.shape)].append((shape, amount, times))
-    for key, rows in groups.items():
-        rates = Rates(
-            fit([(1.0, *amount.direct) for _, amount, _ in rows], [times["direct"] for _, _, times in rows]),
-            fit([(1.0, *amount.fft) for _, amount, _ in rows], [times["fft"] for _, _, times in rows]),
-        )
-        guesses = [predict(rates, amount) for _, amount, _ in rows]
-        regret = sorted(
-            (times[min(guess, key=lambda name: guess[name])] / min(times.values()), tuple(shape))
-            for guess, (shape, _, times) in zip(guesses, rows, strict=True)
-        )
-        good = sum(ratio <= 1.3 for ratio, _ in regret) / len(regret)
-        print(f"    {key}: {rates},")
-        print(f"    # {len(rows)} shapes, {good:.0%} within 1.3 of the best; worst {regret[-1][0]:.1f} {regret[-1][1]}")
+def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
+    """Timings by precision and mode; those of FFTs in float32 count for half precision, too."""
+    rows = [json.loads(line) for line in lines]
+    known = [(row, Shape(**{field: row[field] for field in Shape._fields if field in row})) for row in rows]
+    ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
+    samples = defaultdict(list)
+    for row, shape in known:
+        times = {name: 1e6 * row[name] for name in ("direct", "fft", "dft") if name in row}
+        if (shape, row["training"]) in ffts:
+            times.setdefault("fft", 1e6 * ffts[shape, row["training"]])
+        precision = PRECISIONS[row.get("precision", "fp32")]
+        if times:
+            samples[precision, row["training"]].append(Sample(shape.problem(row["device"], precision), times))
+    return dict(samples)
 
 
-def fit(units: list[tuple[float, ...]], nanoseconds: list[float]) -> tuple[float, ...]:
-    """Rates ≥ 0 with the smallest squared error of log time, outliers counting less."""
-    a, t = np.array(units), np.array(nanoseconds)
-    start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
-
-    def error(log_rates: np.ndarray) -> np.ndarray:
-        return np.log(a @ np.exp(log_rates)) - np.log(t)
-
-    solution = np.exp(least_squares(error, np.log(start), loss="soft_l1", f_scale=0.2).x)
-    share = solution * a.mean(0) / (a @ solution).mean()
-    return tuple(float(f"{rate:.3g}") if part > 1e-4 else 0.0 for rate, part in zip(solution, share, strict=True))
+def main() -> None:
+    """Measure, or fit."""
+    parser = argparse.ArgumentParser(description="Fit the constants of algorithm='auto'.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("device", choices=("cpu", "cuda"))
+    measuring.add_argument("file", type=Path)
+    measuring.add_argument("--seconds", type=float, help="begin no other shape after so long (100 on a GPU)")
+    measuring.add_argument("--smoke", action="store_true", help="tiny shapes, to see that everything runs")
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("files", type=Path, nargs="+")
+    fitting.add_argument("--out", type=Path, help="write the module here; otherwise it is printed")
+    arguments = parser.parse_args()
+    if arguments.command == "measure":
+        device, limit = torch.device(arguments.device), 100.0 if arguments.device == "cuda" else float("inf")
+        with arguments.file.open("w") as sink:
+            shapes = SMOKE if arguments.smoke else sweep(device.type)
+            measure_all(device, shapes, sink, seconds=arguments.seconds or limit)
+        return
+    samples = read_samples(line for file in arguments.files for line in file.read_text().splitlines())
+    prices = {mode: fit_prices(each) for mode, each in sorted(samples.items())}
+    text = module_text(prices, [file.as_posix() for file in arguments.files])
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        arguments.out.write_text(text)
+    for mode, each in sorted(samples.items()):
+        print(f"{mode[0]} precision, {'training' if mode[1] else 'inference'}", file=sys.stderr)
+        print(summary(prices[mode], each), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["measure", name]:
-            measure_all(torch.device(name))
-        case ["fit", *files] if files:
-            fit_all(line for file in files for line in Path(file).read_text().splitlines())
-        case _:
-            sys.exit(__doc__)
+    main()

@@ -74,11 +74,10 @@ def methods(case: Case) -> Iterator[Method]:
     if images and (case.taps < 33 or case.batch < 512 or case.channels == 48):
         yield Method("cuDNN bf16", _direct, "bf16", channels_last=True)
     yield Method("fft", lambda x, w, g: fft_conv(x, w, None, g), "fp32")
-    styles = ("whole", "axes", "coarse", "mixed") if images else ("long",) if case.size[0] > 4096 else ("whole", "long")
+    styles = ("whole", "axes") if images else ("long",) if case.size[0] > 4096 else ("whole", "long")
     for precision in DTYPES:
         for style in styles:
-            if style not in ("mixed", "coarse") or precision == "bf16":
-                yield Method(f"dft {precision} {style}", partial(_dft, style=style), precision)
+            yield Method(f"dft {precision} {style}", partial(_dft, style=style), precision)
 
 
 def _direct(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> torch.Tensor:

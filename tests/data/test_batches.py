@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from flexconv import data
+from flexconv.data import _batches
 from flexconv.data._augment import augmentation_bits, crop_flip
 from flexconv.data._random import random_bits, shuffled
 
@@ -180,6 +181,31 @@ def test_padding_stays_zero_and_the_tail_is_appended():
     assert (x[4, :, 1:5] == 0).all()
     assert (x[:, :, 5:] == 1).all()
     assert torch.allclose(x[0, :, :5].float(), (split.inputs[0] - 3) / 0.5, rtol=1e-2)
+
+
+def sequence_split():
+    lengths = torch.randint(1, 6, (20,))
+    return data.Split(torch.randn(20, 2, 5), torch.arange(20), lengths, mean=torch.ones(2, 1), tail=torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("resident_bytes", [2**30, 0])
+@pytest.mark.parametrize(
+    ("split", "augment", "graphs"),
+    [(image_split(), "crop_flip", 1), (image_split().at_resolution(8), "crop", 0), (sequence_split(), None, 1)],
+    ids=["images", "resized images", "sequences"],
+)
+def test_a_compiled_batch_is_the_same(split, augment, graphs, resident_bytes, monkeypatch):
+    compiled = torch.compile(_batches._prepare.function, backend="aot_eager", fullgraph=True, dynamic=False)
+    monkeypatch.setitem(_batches._prepare.__dict__, "compiled", compiled)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    options = {"shuffle": True, "augment": augment, "seed": 3, "resident_bytes": resident_bytes}
+    for epoch in (0, 1):
+        plain, quick = (list(data.DeviceBatches(split, 8, epoch=epoch, compiled=c, **options)) for c in (False, True))
+        assert equal([batch[1:] for batch in quick], [batch[1:] for batch in plain])
+        for (x, *_), (expected, *_) in zip(quick, plain, strict=True):
+            torch.testing.assert_close(x, expected, rtol=1e-6, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # none for a last batch that is not full
 
 
 def test_wrong_arguments_are_named():

@@ -28,11 +28,13 @@ def test_augmentation_and_resizing_are_the_same_numbers(split):
         assert torch.equal(data.resize_images(moved.cuda(), size).cpu(), data.resize_images(moved, size))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("resident_bytes", [2**30, 0])
-def test_batches_are_the_same(split, resident_bytes):
+def test_batches_are_the_same(split, resident_bytes, compiled):
     options = {"shuffle": True, "augment": "crop_flip", "seed": 4, "epoch": 1, "resident_bytes": resident_bytes}
     for part in (split, split.at_resolution(16)):
-        host, device = (list(data.DeviceBatches(part, 16, device=d, **options)) for d in ("cpu", "cuda"))
+        host = list(data.DeviceBatches(part, 16, **options))
+        device = list(data.DeviceBatches(part, 16, device="cuda", compiled=compiled, **options))
         for (x, y, _), (on_device, labels, _) in zip(host, device, strict=True):
             assert on_device.is_cuda
             assert labels.is_cuda
@@ -41,8 +43,9 @@ def test_batches_are_the_same(split, resident_bytes):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_resident_epoch_copies_nothing_back(split):
-    batches = data.DeviceBatches(split, 16, shuffle=True, augment="crop_flip", device="cuda")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_resident_epoch_copies_nothing_back(split, compiled):
+    batches = data.DeviceBatches(split, 16, shuffle=True, augment="crop_flip", device="cuda", compiled=compiled)
     iterator = iter(batches)
     next(iterator)
     torch.cuda.set_sync_debug_mode("error")

@@ -90,7 +90,10 @@ def assert_plain(layer, *size, batch=2):
     x = noise(batch, layer.in_channels, *size)
     result, truth = layer(x), plain_convolution(layer, x)
     assert result.shape == truth.shape
-    assert relative_error(result, truth) < EXACT
+    if truth.any():
+        assert relative_error(result, truth) < EXACT
+    else:  # every output reads padding only
+        assert result.abs().max() < EXACT
 
 
 # --- the same numbers as a plain convolution --------------------------------------------------------------------------

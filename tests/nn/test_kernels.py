@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.func import functional_call, vmap
 
+from flexconv._matmul import _split, _SplitMatmul
 from flexconv.nn import (
     GENERATORS,
     MLP,
@@ -24,7 +25,6 @@ from flexconv.nn import (
     NJet,
     coordinate_grid,
 )
-from flexconv.nn.kernels._linear import _split, _SplitMatmul
 
 from ..conftest import relative_error
 

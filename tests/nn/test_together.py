@@ -10,6 +10,7 @@ from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGa
 from flexconv._regions import Region, compiled_regions
 from flexconv.nn import GENERATORS, _together
 from flexconv.nn._together import KernelsTogether
+from flexconv.ops._low_rank import as_tensor
 
 
 class Net(nn.Module):
@@ -35,14 +36,15 @@ def compare(net, *, groups=None, alone=None):
         assert (len(together.groups), len(together.alone)) == (groups, alone)
     expected = kernels_and_gradients(net, [layer._sample(layer._windows_in_force()) for layer in together.layers])
     with together.ahead():
-        kernels = [layer._ahead for layer in together.layers]
+        kernels = [as_tensor(layer._ahead) for layer in together.layers]
     assert all(layer._ahead is None for layer in together.layers)
     kernels, gradients = kernels_and_gradients(net, kernels)
     for kernel, wanted in zip(kernels, expected[0], strict=True):
         torch.testing.assert_close(kernel, wanted, rtol=1e-12, atol=1e-14)
     assert gradients.keys() == expected[1].keys()
+    largest = max(wanted.abs().max().item() for wanted in expected[1].values())
     for name, wanted in expected[1].items():
-        torch.testing.assert_close(gradients[name], wanted, rtol=1e-9, atol=1e-12 * wanted.abs().max().item(), msg=name)
+        torch.testing.assert_close(gradients[name], wanted, rtol=1e-9, atol=1e-13 * largest, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_a_region_runs_as_it_is_outside_and_compiled_inside(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
-    for region in (_together._hidden, _together._values):
+    for region in (_together._masked_features, _together._with_bias):
         compiled = torch.compile(region.function, backend="eager", fullgraph=True, dynamic=region.dynamic)
         monkeypatch.setitem(region.__dict__, "compiled", compiled)
     make = functools.partial(FlexConv2d, kernel_size=33, dtype=torch.float64)
@@ -146,5 +148,4 @@ def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
                 layer.mask.sigma.copy_(torch.tensor(sigma))
         with compiled_regions():
             compare(net)
-    # the features of all, and the values of each: once where a view begins at 0, once where it does not
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2

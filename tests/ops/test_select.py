@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexconv.ops import conv1d, conv2d
+from flexconv.ops import _rates_cpu, _rates_cuda, conv1d, conv2d
 from flexconv.ops._circular import _correlate, _opaque
+from flexconv.ops._dft import make_plan
+from flexconv.ops._dft_matrices import shapes
 from flexconv.ops._fft import circular_sizes, fast_length
 from flexconv.ops._geometry import Geometry
-from flexconv.ops._select import pick
+from flexconv.ops._low_rank import LowRank
+from flexconv.ops._select import Prices, _pick, cheapest, estimates, landmark, pick, precision
+from flexconv.ops._work import WORK, Problem, _multiplications, dft_work
 from tests.conftest import relative_error
 
 from .test_conv import both
@@ -84,6 +91,148 @@ def test_the_choice_is_the_expected_one_every_time(problem, expected, training):
 def test_the_choice_does_not_depend_on_values():
     x, weight, geometry = centred(2, 4, 8, 96, 33)
     assert pick(x, weight, geometry) == pick(x.fill_(torch.nan), weight.zero_(), geometry)
+
+
+def gpu_problem(dims, batch, channels, size, taps, *, groups=1, half=True, stride=1, rank=None):
+    ones = (1,) * dims
+    geometry = Geometry((stride,) * dims, ((taps // 2,) * 2,) * dims, ones, groups)
+    weight = channels, channels // groups, *(taps,) * dims
+    return Problem("cuda", "half" if half else "full", (batch, channels, *(size,) * dims), weight, geometry, rank)
+
+
+@pytest.mark.parametrize("table", [_rates_cpu, _rates_cuda], ids=["cpu", "cuda"])
+def test_every_convolution_has_a_price(table):
+    device = "cuda" if table is _rates_cuda else "cpu"
+    for (lowered, training), rates in table.RATES.items():
+        for dims, channels, taps, groups in itertools.product((1, 2, 3), (5, 16), (3, 15), (1, 0)):
+            problem = gpu_problem(dims, 2, channels, 32, taps, groups=groups or channels)
+            problem = problem._replace(device=device, precision=lowered)
+            assert {"direct", "fft"} <= estimates(Prices(rates, {}), problem).keys()
+            assert _pick(problem, training) in WORK
+
+
+def test_a_large_kernel_is_not_convolved_tap_by_tap_on_a_gpu():
+    for half, training in itertools.product((False, True), repeat=2):
+        assert _pick(gpu_problem(2, 64, 48, 32, 33, half=half), training) != "direct"
+        assert _pick(gpu_problem(1, 32, 30, 16000, 15999, half=half), training) != "direct"
+
+
+def test_the_least_estimate_wins_and_direct_loses_a_tie():
+    problem = gpu_problem(1, 2, 8, 64, 5)
+
+    def choice(**nanoseconds):
+        asked = {name: WORK[name](problem) for name in nanoseconds}
+        rates = {name: {work.regime: (nanoseconds[name], *(0.0,) * len(work.units))} for name, work in asked.items()}
+        return cheapest(Prices(rates, {}), problem)
+
+    assert choice(direct=80.0, fft=100.0, dft=120.0) == "direct"
+    assert choice(direct=95.0, fft=100.0, dft=120.0) == "fft"
+    assert choice(direct=95.0, fft=100.0, dft=99.0) == "dft"
+    assert choice(direct=95.0, fft=100.0) == "fft"
+
+
+def test_the_nearest_measurement_overrules_the_estimate():
+    problem = gpu_problem(2, 64, 8, 32, 17)
+    elsewhere = gpu_problem(2, 64, 8, 32, 15)
+    rates = _rates_cuda.RATES["half", True]
+    estimated = cheapest(Prices(rates, {}), problem)
+    for name in WORK:
+        prices = Prices(rates, {landmark(problem): name, landmark(elsewhere): "elsewhere"})
+        assert cheapest(prices, problem) == name
+        assert cheapest(prices, gpu_problem(2, 70, 8, 32, 17)) == name
+        assert cheapest(prices, gpu_problem(2, 64, 8, 32, 17, stride=2)) != "elsewhere"
+    only = Prices(rates, {landmark(problem): "here"})
+    assert cheapest(only, problem) == "here" != estimated
+    for other in (
+        gpu_problem(2, 128, 8, 32, 17),  # not the same batch, channels, groups, outputs, axes
+        gpu_problem(2, 64, 9, 32, 17),
+        gpu_problem(2, 64, 8, 32, 17, groups=8),
+        gpu_problem(2, 64, 8, 32, 17, stride=2),
+        gpu_problem(1, 64, 8, 32, 17),
+    ):
+        assert cheapest(only, other) != "here"
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "style"),
+    [((20,), (9,), "whole"), ((8, 9), (5, 3), "whole"), ((32, 30), (9, 7), "axes"), ((6, 5, 8), (5, 1, 3), "axes")],
+)
+def test_multiplications_of_a_transform_are_those_of_its_matrices(size, taps, style):
+    plan = planned(size, taps, style)
+    first, *others = shapes(plan.x)
+    total, numbers = math.prod(size) * first[0], math.prod(size) // first[1] * first[0]
+    for rows, columns in others:
+        total, numbers = total + numbers * rows, numbers // columns * rows
+    assert _multiplications(plan.x) == total
+    assert math.prod(plan.x.circles) == numbers
+
+
+def test_multiplications_of_a_long_transform_are_those_of_its_matrices():
+    recipe = planned((6000,), (3000,), "long").x
+    identity, down, across = shapes(recipe)
+    turned = recipe.points[0].number
+    assert _multiplications(recipe) == turned * (identity[0] + down[0]) + math.prod(across)
+    assert math.prod(recipe.circles) == across[0] * across[1]
+
+
+def planned(size, taps, style):
+    ones, pads = (1,) * len(size), tuple((k // 2, k // 2) for k in taps)
+    plan = make_plan(size, taps, size, tuple(k // 2 for k in taps), Geometry(ones, pads, ones, 1), style)
+    assert plan is not None
+    return plan
+
+
+def test_factors_make_large_kernels_cheap():
+    whole, factors = (dft_work(gpu_problem(2, 64, 48, 32, 33, rank=rank)).units for rank in (None, 40))
+    assert factors[1] < whole[1] / 10
+    assert factors[0] == whole[0]
+    assert factors[2:] == whole[2:]
+
+
+def test_a_sequence_too_long_for_matrices_has_no_dft():
+    problem = gpu_problem(1, 1, 8, 200_000, 99_999)
+    assert dft_work(problem) is None
+    assert _pick(problem, True) == "fft"
+
+
+def test_precision_is_the_one_computed_in():
+    x = torch.empty(1)
+    assert precision(x, "cuda") == "full"
+    assert precision(x.half(), "cuda") == precision(x.bfloat16(), "cuda") == "half"
+    assert precision(x.half(), "cpu") == "full"  # prices of a CPU know no other
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    try:
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        assert precision(x, "cuda") == "half"
+        assert precision(x.double(), "cuda") == "full"
+        torch.set_autocast_dtype("cuda", torch.float32)
+        assert precision(x.half(), "cuda") == "full"
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+
+
+def test_a_kernel_by_its_factors_is_picked_for_like_any_other():
+    x, _, geometry = centred(2, 4, 8, 96, 33)
+    basis, mix = torch.empty(33, 33, 5), torch.empty(8, 8, 5)
+    assert pick(x, LowRank(basis, mix, lambda dtype: (basis.to(dtype), mix.to(dtype))), geometry) == "fft"
+
+
+def test_the_choice_for_a_gpu_compiles_for_changing_lengths(monkeypatch):
+    def on_a_gpu(x, weight, geometry):
+        return _pick(Problem("cuda", "half", tuple(x.shape), tuple(weight.shape), geometry), True)
+
+    monkeypatch.setattr("flexconv.ops._conv.pick", on_a_gpu)
+    monkeypatch.setitem(_rates_cuda.SURPRISES, ("half", True), {(2, 2, 2, 2, 41, 31, 41): "fft"})
+
+    def conv(x, weight):
+        return conv1d(x, weight, padding="causal")
+
+    compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
+    for length in (40, 41, 300, 9000):
+        x, weight = torch.randn(2, 2, length), torch.randn(2, 2, 31)
+        assert relative_error(compiled(x, weight), conv(x, weight)) < 1e-4
 
 
 @both

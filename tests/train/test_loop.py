@@ -1,11 +1,13 @@
 """Training runs: what they leave, how they go on, and what stops them."""
 
 import json
+import math
 import signal
 import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from flexconv import from_pretrained, train
 from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, loop
@@ -127,6 +129,28 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path, mon
         train.train(tiny_recipe(checkpoint_seconds=0.0), tmp_path)
     state = train.load_checkpoint(checkpoints(tmp_path / "checkpoints")[-1])
     assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_loss_adds_up_what_a_run_reports(smoothing, compiled):
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 1, 2, 3, 0, 1])
+    sums = torch.tensor([1.5, 2.0, -1.0], dtype=torch.float64)
+    function = loop._loss.function
+    if compiled:
+        function = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
+    penalty = torch.tensor(0.25, requires_grad=True)
+    step = torch.tensor(7.0, dtype=torch.float64)
+    loss = function(logits, labels, smoothing, 0.5, penalty, sums, step)
+    losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    torch.testing.assert_close(loss, losses.sum() / 2 + 0.25)
+    torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], torch.autograd.grad(losses.sum() / 2, logits)[0])
+    right = (logits.argmax(1) == labels).sum().item()
+    assert sums.tolist() == pytest.approx([1.5 + losses.sum().item(), 2 + right, -1])
+    for number in (7, 8):  # the first bad step is the one to name
+        function(logits, labels, smoothing, 0.5, penalty * math.inf, sums, step.fill_(number))
+    assert sums[2] == 7
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):

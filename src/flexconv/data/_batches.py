@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from .._arguments import positive_int, unknown_name
+from .._regions import Region, compiled_regions
 from ._augment import AUGMENTATIONS, augmentation_bits, crop_flip
 from ._random import shuffled
 from ._resize import resize_images
@@ -36,6 +39,7 @@ class DeviceBatches:
         augment: "crop" (shifts by up to an eighth of the image), "crop_flip" (also mirrored by chance), or None.
         device, dtype: of the inputs. Standardisation itself runs in float32.
         epoch: what `iterate` and iteration take where no other is given; may be set.
+        compiled: whether full batches are made by one compiled region, to rounding the same; may be set.
         drop_last: leave out a last batch that is not full.
         world_size, rank: number of processes and which one this is. Where a batch cannot be shared out evenly the
             first processes get one sample more; `global_size(k)` is what a mean over the batch divides by.
@@ -53,6 +57,7 @@ class DeviceBatches:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         epoch: int = 0,
+        compiled: bool = False,
         drop_last: bool = False,
         world_size: int = 1,
         rank: int = 0,
@@ -75,7 +80,7 @@ class DeviceBatches:
             raise ValueError(f"no batch: {len(split)} samples, batch_size={batch_size}, drop_last={drop_last}")
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.device, self.dtype = torch.device(device), dtype
-        self.seed, self.epoch, self.rank = seed, epoch, rank
+        self.seed, self.epoch, self.rank, self.compiled = seed, epoch, rank, compiled
         self.resident = not isinstance(split.inputs, MappedRows) and nbytes(split.inputs) <= resident_bytes
         self._inputs = split.inputs.to(self.device) if self.resident else split.inputs  # type: ignore[union-attr]
         self._labels = split.labels.to(self.device)
@@ -112,13 +117,10 @@ class DeviceBatches:
         bits = None if self.augment is None else augmentation_bits(self.seed, epoch, placed)
         batches = range(start, len(self))
         if self.resident:
-            gathered = (self._inputs[self._share(placed, k)] for k in batches)  # type: ignore[index]
+            gathered = (None for _ in batches)
         else:
             gathered = _ahead(self._gather, (self._share(order, k) for k in batches))
-        return (
-            self._finish(raw, self._share(placed, k), None if bits is None else self._share(bits, k))
-            for k, raw in zip(batches, gathered, strict=True)
-        )
+        return (self._make(k, rows, placed, bits) for k, rows in zip(batches, gathered, strict=True))
 
     def _share(self, values: torch.Tensor, batch: int) -> torch.Tensor:
         """Of an epoch's values, one per sample, those of this process in a batch."""
@@ -130,21 +132,34 @@ class DeviceBatches:
         raw = inputs.take(index) if isinstance(inputs, MappedRows) else inputs[index]
         return raw.pin_memory() if self.device.type == "cuda" else raw
 
-    def _finish(self, raw: torch.Tensor, index: torch.Tensor, bits: torch.Tensor | None) -> Batch:
-        """Augment, resize, standardise: all on the device."""
-        x = raw.to(self.device, non_blocking=True)
-        if bits is not None:
-            x = crop_flip(x, bits, flip=self.augment == "crop_flip")
-        if self.split.resize_to is not None:
-            x = resize_images(x, self.split.resize_to)
-        x = torch.addcmul(self._offset, x.float(), self._gain)
-        lengths = None if self._lengths is None else self._lengths[index]
-        if lengths is not None:
-            past = torch.arange(x.shape[-1], device=self.device) >= lengths[:, None]
-            x = x.masked_fill(past[:, None], 0.0)
-        if self._tail is not None:
-            x = torch.cat([x, self._tail.expand(len(x), -1, -1)], dim=-1)
-        return x.to(self.dtype), self._labels[index], lengths
+    def _make(self, batch: int, rows: torch.Tensor | None, order: torch.Tensor, bits: torch.Tensor | None) -> Batch:
+        """A batch from its rows, or from those on the device; of an epoch's order and random bits."""
+        index = self._share(order, batch)
+        bits = None if bits is None else self._share(bits, batch)
+        if rows is not None:
+            rows = rows.to(self.device, non_blocking=True)
+        # whole numbers are resized by exact sums, which a compiler has nothing to add to
+        worthwhile = self.global_size(batch) == self.batch_size and self.split.resize_to is None
+        with compiled_regions() if self.compiled and worthwhile else contextlib.nullcontext():
+            return _prepare(self, rows, index, bits)
+
+
+@functools.partial(Region, dynamic=False)
+def _prepare(of: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, bits: torch.Tensor | None) -> Batch:
+    """Gather, augment, resize, standardise: all on the device."""
+    x = of._inputs[index] if rows is None else rows  # type: ignore[index]
+    if bits is not None:
+        x = crop_flip(x, bits, flip=of.augment == "crop_flip")
+    if of.split.resize_to is not None:
+        x = resize_images(x, of.split.resize_to)
+    x = torch.addcmul(of._offset, x.float(), of._gain)
+    lengths = None if of._lengths is None else of._lengths[index]
+    if lengths is not None:
+        past = torch.arange(x.shape[-1], device=of.device) >= lengths[:, None]
+        x = x.masked_fill(past[:, None], 0.0)
+    if of._tail is not None:
+        x = torch.cat([x, of._tail.expand(len(x), -1, -1)], dim=-1)
+    return x.to(of.dtype), of._labels[index], lengths
 
 
 def _ahead(function: Callable[[_Item], _Result], items: Iterable[_Item], *, depth: int = 3) -> Iterator[_Result]:

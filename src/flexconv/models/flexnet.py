@@ -10,7 +10,7 @@ from torch import nn
 
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import conv_norm_relu, make_norm
+from ._norm import conv_norm_relu, count_batch, make_norm, without_bias
 
 
 class FlexNet(Model):
@@ -100,6 +100,7 @@ class FlexNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
+        count_batch(self.blocks, self.stem_norm)
         x = conv_norm_relu(self.stem, self.stem_norm, x)
         for block in self.blocks:
             x = block(x)
@@ -133,4 +134,4 @@ class FlexNetBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x))
-        return conv_norm_relu(self.conv2, self.norm2, h, self.shortcut(x))
+        return conv_norm_relu(self.conv2, self.norm2, h, *without_bias(self.shortcut, x))

@@ -12,7 +12,7 @@ from .._arguments import positive_int, unknown_name
 from ..nn._lengths import check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
-from ._norm import add_relu, conv_norm_relu, make_norm
+from ._norm import add_relu, conv_norm_relu, count_batch, make_norm, without_bias
 
 READOUTS = ("last", "mean", "every")
 
@@ -113,6 +113,8 @@ class FlexTCN(Model):
             x = hide_padding(x, lengths)
         elif x.shape[-1] == 0 and self.readout != "every":
             raise ValueError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
+        if lengths is None:
+            count_batch(self.blocks)
         for block in self.blocks:
             x = block(x, lengths)
         if self.readout == "every":
@@ -157,7 +159,7 @@ class FlexTCNBlock(nn.Module):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x, lengths=lengths))
         h = self.dropout(conv_norm_relu(self.conv2, self.norm2, h, lengths=lengths))
-        return add_relu(h, self.shortcut(x))
+        return add_relu(h, *without_bias(self.shortcut, x))
 
 
 def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:

@@ -12,7 +12,7 @@ from torch import nn
 from .._arguments import per_axis, positive_int, unknown_name
 from ._base import Model
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import conv_norm_relu, make_norm
+from ._norm import conv_norm_relu, count_batch, make_norm
 
 SHORTCUTS = ("pad", "conv")
 
@@ -119,6 +119,7 @@ class CIFARResNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
+        count_batch(self.blocks, self.stem_norm)
         x = conv_norm_relu(self.stem, self.stem_norm, x)
         for block in self.blocks:
             x = block(x)

@@ -16,6 +16,7 @@ from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
+from ..ops._low_rank import Factors, LowRank, as_tensor
 from ._cache import KernelCache
 from ._extent import Extent, SizeSource, refresh
 from ._grid import Axis, Window, mesh, tap_weights
@@ -76,7 +77,9 @@ class FlexConvNd(nn.Module):
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
-        self._ahead: torch.Tensor | None = None  # a kernel that was sampled before the forward, see `_together.py`
+        self._ahead: torch.Tensor | LowRank | None = (
+            None  # a kernel that was sampled before the forward, see `_together.py`
+        )
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -125,6 +128,23 @@ class FlexConvNd(nn.Module):
             values = values * tap_weights(self.axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
+    def _low_rank(self, factors: Callable[[torch.dtype], Factors], windows: Sequence[Window]) -> LowRank:
+        """The kernel by its factors: mix [·, rank], and basis [*block, rank] that begins with the windows."""
+        block = tuple(slice(stop - start) for start, stop in windows)
+        shape = self.out_channels, self.in_channels // self.groups
+
+        def of_layer(dtype: torch.dtype) -> Factors:
+            basis, mix = factors(dtype)
+            if basis.shape[:-1] != tuple(stop - start for start, stop in windows):
+                basis = basis[block]
+            if self.kernel_scale != 1.0:
+                basis = basis * self.kernel_scale
+            if self.resampled_axes is not None:
+                basis = basis * tap_weights(self.axes, windows, like=basis).unsqueeze(-1)
+            return basis, mix.unflatten(0, shape)
+
+        return LowRank(*of_layer(self.generator.compute_dtype), of_layer)
+
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,7 +156,8 @@ class FlexConvNd(nn.Module):
         if x.ndim == self.dims + 1:
             return self._convolve(x.unsqueeze(0), bias).squeeze(0)
         windows = self._windows_in_force()
-        weight = self._weight(windows, None if autocast_enabled(x.device.type) else x.dtype)
+        dtype = None if autocast_enabled(x.device.type) else x.dtype
+        weight = self._weight(windows, dtype) if self._ahead is None else self._made_ahead(dtype)
         pads = self._pads_of(windows)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
@@ -146,13 +167,17 @@ class FlexConvNd(nn.Module):
         """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""
 
         def sample() -> torch.Tensor:
-            weight = self._sample(windows) if self._ahead is None else self._ahead
+            weight = self._sample(windows) if self._ahead is None else as_tensor(self._ahead)
             return weight if dtype is None else weight.to(dtype)
 
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return sample()
         key = windows, dtype, self.kernel_scale, self.axes
         return self._cache.get(sample, key, [*self.parameters(), *self.buffers()])
+
+    def _made_ahead(self, dtype: torch.dtype | None) -> torch.Tensor | LowRank:
+        assert self._ahead is not None
+        return self._ahead if dtype is None else self._ahead.to(dtype)
 
     def _pads_of(self, windows: Sequence[Window]) -> Pads:
         """Padding that puts a window's taps where they are in the whole grid; negative where they look elsewhere."""

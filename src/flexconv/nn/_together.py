@@ -23,7 +23,6 @@ from .._regions import Region
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
 from .kernels import KernelGenerator
-from .kernels._linear import affine
 
 Windows = tuple[Window, ...]
 
@@ -82,37 +81,55 @@ class _Group:
     def sample(self) -> None:
         names = self.tensors[0]
         stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation a name
+        outputs = [layer.generator.output_map for layer in self.layers]
         with no_autocast(self.lines[0].device.type):
-            features, window = _hidden(self.part, stacked, self.lines)
-            masks = [None] * len(self.layers) if window is None else window.unbind()
-            for layer, windows, h, mask in zip(self.layers, self.windows, features.unbind(), masks, strict=True):
-                block = tuple(slice(stop - start) for start, stop in windows)
-                output = layer.generator.output_map
-                assert output is not None
-                weight = output.effective_weight(h.dtype)
-                window = None if mask is None else mask[block].contiguous()
-                values = _values(h[block].contiguous(), weight, output.bias, window)
-                layer._ahead = layer._finish(values, None, windows)
+            basis = _masked_features(self.part, stacked, self.lines)
+            weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
+            biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
+            mix = _with_bias(weights, biases.to(basis.dtype))
+            shared = _Shared(basis, mix, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
+            for number, (layer, windows) in enumerate(zip(self.layers, self.windows, strict=True)):
+                layer._ahead = layer._low_rank(functools.partial(shared.factors, number), windows)
+
+
+class _Shared:
+    """Factors of all layers in one piece: basis [layers, *block, rank], mix [channels of all layers, rank]."""
+
+    def __init__(self, basis: torch.Tensor, mix: torch.Tensor, channels: Sequence[int]) -> None:
+        self.channels = channels
+        self._pieces = {basis.dtype: (basis.unbind(), mix.split(self.channels))}
+        self._whole = basis, mix
+
+    def factors(self, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of a layer in a dtype, to which all are converted at once."""
+        if dtype not in self._pieces:
+            basis, mix = (each.to(dtype) for each in self._whole)
+            self._pieces[dtype] = basis.unbind(), mix.split(self.channels)
+        basis, mix = self._pieces[dtype]
+        return basis[number], mix[number]
 
 
 @functools.partial(Region, dynamic=True)
-def _hidden(
-    part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What comes before the output maps, for all layers at once → [layers, *block, width], [layers, *block]."""
+def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+    """What the output maps are given, under the masks, and the masks themselves in the place of a constant 1.
+
+    → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8, which GPUs want.
+    """
 
     def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return functional_call(part, values, axes)
 
-    features, *window = vmap(one)(parameters, *lines)
-    return features, window[0] if window else None
+    features, *masks = vmap(one)(parameters, *lines)
+    window = masks[0].unsqueeze(-1) if masks else torch.ones_like(features[..., :1])
+    missing = -(features.shape[-1] + 1) % 8
+    return torch.cat([features * window, window, features.new_zeros(*features.shape[:-1], missing)], -1)
 
 
 @functools.partial(Region, dynamic=True)
-def _values(h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, window: torch.Tensor | None) -> torch.Tensor:
-    """The output map and the mask: features [*block, width], window [*block] → kernel values [channels, *block]."""
-    values = affine(h.flatten(0, -2), weight, bias).t().unflatten(1, h.shape[:-1])
-    return (values if window is None else values * window).contiguous()
+def _with_bias(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Output maps [channels, width] and biases [channels] → [channels, rank], as `_masked_features` wants them."""
+    missing = -(weight.shape[1] + 1) % 8
+    return torch.cat([weight, bias.unsqueeze(1), weight.new_zeros(len(weight), missing)], 1)
 
 
 class _Part(nn.Module):

@@ -12,6 +12,7 @@ from ._dft import dft_conv
 from ._direct import direct_conv
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
+from ._low_rank import LowRank, as_tensor
 from ._reference import reference_conv
 from ._select import pick
 
@@ -45,7 +46,8 @@ def conv1d(
         padding: "same" (odd kernels, output length ⌈length/stride⌉), "causal" (all zeros on the left: output n sees
             inputs ≤ n), "valid", an int, a (left, right) pair inside a sequence. Negative amounts skip samples.
         algorithm: "direct" (cost grows with taps), "fft" (cost does not), "dft" (the same by matrix products, for
-            tensor cores), "reference" (plain loops, for tests) or "auto", the cheaper of the first two by a cost model.
+            tensor cores), "reference" (plain loops, for tests) or "auto", the cheapest by a cost model (of the
+            first two on a CPU).
 
     """
     return conv_nd(1, x, weight, bias, stride, padding, dilation, groups, algorithm)
@@ -84,7 +86,7 @@ def conv3d(
 def conv_nd(
     dims: int,
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | LowRank,
     bias: torch.Tensor | None,
     stride: int | Sequence[int],
     padding: Padding,
@@ -111,10 +113,14 @@ def conv_nd(
         algorithm = pick(x, weight, geometry)
     if algorithm == "fft" and x.shape[0] == 0:
         algorithm = "direct"  # an FFT of an empty batch is an error in some FFT libraries
-    return ALGORITHMS[algorithm](x, weight, bias, geometry)
+    if algorithm == "dft":
+        return dft_conv(x, weight, bias, geometry)
+    return ALGORITHMS[algorithm](x, as_tensor(weight), bias, geometry)
 
 
-def _check_tensors(dims: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int) -> None:
+def _check_tensors(
+    dims: int, x: torch.Tensor, weight: torch.Tensor | LowRank, bias: torch.Tensor | None, groups: int
+) -> None:
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise TypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")

@@ -19,14 +19,17 @@ from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .._context import autocast_enabled, exporting, no_autocast
+from ._complex_product import complex_product
+from ._dft_gains import gains_of
 from ._dft_matrices import Points, Recipe, cached_matrices, shapes
-from ._dft_transform import analyse, mix, synthesise
+from ._dft_transform import analyse, synthesise
 from ._direct import direct_conv
 from ._fft import fft_conv
-from ._geometry import Geometry, output_size, skip_unread_samples
+from ._geometry import Geometry, Kernel, output_size, skip_unread_samples
+from ._low_rank import LowRank, as_tensor
 
 LARGEST_WHOLE = 2**20  # entries of a matrix for all axes at once; beyond, an axis at a time is faster
-LARGEST_MIXED = 2**22  # the same for the data alone, where launches cost more than arithmetic: …
+LARGEST_OF_FEW = 2**22  # the same where launches cost more than arithmetic: …
 FEW_ROWS = 8192  # … up to so many images × channels
 LONGEST_LINE = 4096  # circle of one axis; beyond, sequences are split
 LONGEST_SPLIT = 2**17  # beyond, the FFT takes over
@@ -38,16 +41,15 @@ class Plan(NamedTuple):
     x: Recipe
     weight: Recipe
     y: Recipe
-    fine: bool = False  # the kernel's spectrum of half precision inputs in float32, rounded once
 
     @property
-    def long(self) -> bool:
-        return self.x.style == "long"
+    def style(self) -> str:
+        return self.x.style
 
 
 def dft_conv(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | LowRank,
     bias: torch.Tensor | None,
     geometry: Geometry,
     *,
@@ -55,18 +57,19 @@ def dft_conv(
 ) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size'], differentiable to any order.
 
-    `style` overrides how transforms are split: "whole", "axes", "coarse" (as "axes", but the spectrum of a half
-    precision kernel is in half precision all the way), "mixed" (input and output whole, the kernel by axes) or
-    "long" (sequences only). Very long sequences and function transforms (`torch.func`) get the FFT, exported graphs a
-    plain convolution.
+    `style` overrides how transforms are split: "whole", "axes" or "long" (sequences only). Very long sequences and
+    function transforms (`torch.func`) get the FFT, exported graphs a plain convolution.
     """
     used, pads = skip_unread_samples(x, geometry.pads)
     if exporting() or 0 in used.shape:
-        return direct_conv(x, weight, bias, geometry)
+        return direct_conv(x, as_tensor(weight), bias, geometry)
     outputs = tuple(
         output_size(*each)
         for each in zip(x.shape[2:], weight.shape[2:], geometry.stride, geometry.pads, geometry.dilation, strict=True)
     )
+    device = x.device.type
+    lowered = autocast_enabled(device) and x.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(device) if lowered else x.dtype
     plan = None
     if not _transformed():
         lefts = [left for left, _ in pads]
@@ -75,56 +78,57 @@ def dft_conv(
             tuple(index(n) for n in each) for each in (used.shape[2:], weight.shape[2:], outputs, lefts)
         )
         planned = make_plan if torch.compiler.is_compiling() else _remembered_plan
-        rows = index(used.shape[0]) * index(used.shape[1])
-        plan = planned(size, taps, made, lefts, geometry, style, few=rows <= FEW_ROWS)
+        few = index(used.shape[0]) * index(used.shape[1]) <= FEW_ROWS
+        plan = planned(size, taps, made, lefts, geometry, style, few=few)
     if plan is None:
-        return fft_conv(x, weight, bias, geometry)
-    device = x.device.type
-    lowered = autocast_enabled(device) and x.dtype != torch.float64
-    dtype = torch.get_autocast_dtype(device) if lowered else x.dtype
+        return fft_conv(x, as_tensor(weight), bias, geometry)
     with no_autocast(device):
-        fine = torch.promote_types(dtype, torch.float32) if plan.fine else dtype
+        # transforms in several products round several times: the kernel's, which are small, are spared that
+        fine = dtype if plan.style == "whole" else torch.promote_types(dtype, torch.float32)
         y = _dft_conv(used.to(dtype), weight.to(fine), outputs, geometry.groups, plan)
         return y if bias is None else y + bias.to(dtype).reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def _dft_conv(x: torch.Tensor, weight: torch.Tensor, outputs: tuple[int, ...], groups: int, plan: Plan) -> torch.Tensor:
+def _dft_conv(
+    x: torch.Tensor, weight: torch.Tensor | LowRank, outputs: tuple[int, ...], groups: int, plan: Plan
+) -> torch.Tensor:
+    batch, (out, fan_in) = x.shape[0], weight.shape[:2]
     produced = outputs
-    if plan.long:
+    if plan.style == "long":
         x, weight = _lengthen(x, plan.x), _lengthen(weight, plan.weight)
         produced = (plan.y.points[0].number,)
-    spectra = analyse(x, _matrices(plan.x, x), 2, plan.long)
-    gains = analyse(weight, _matrices(plan.weight, weight), 4, plan.long)
-    y = mix(spectra, _blocks(gains, groups, plan.long, x.dtype), groups, plan.long)
-    y = synthesise(y, _matrices(plan.y, x), list(produced), plan.long)
+    spectra = analyse(x, _matrices(plan.x, x, x.dtype), plan.style)
+    gains = gains_of(weight, _matrices(plan.weight, x, weight.dtype), plan.style, x.dtype)
+    if fan_in == 1 and out == groups:
+        y = _scaled(spectra, gains.transpose(2, 3))
+    else:
+        split = spectra.view(2, -1, batch, groups, fan_in).transpose(2, 3)
+        blocks = gains.reshape(2, -1, groups, out // groups, fan_in).mT
+        y = complex_product(split, blocks, False, False).transpose(2, 3).reshape(2, -1, batch, out)
+    y = synthesise(y, _matrices(plan.y, x, x.dtype), list(produced), plan.style)
     return y if produced == outputs else y[..., : outputs[0]].contiguous()
 
 
-def _lengthen(x: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+def _scaled(spectra: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:
+    """Depthwise: nothing to sum but real and imaginary parts."""
+    real = spectra[0] * gains[0] - spectra[1] * gains[1]
+    return torch.stack([real, spectra[0] * gains[1] + spectra[1] * gains[0]])
+
+
+def _lengthen(x: Kernel, recipe: Recipe) -> Kernel:
+    """With zeros behind the last sample or tap, up to what the matrices want."""
     missing = recipe.points[0].number - x.shape[-1]
-    return F.pad(x, (0, missing)) if missing else x
+    if not missing:
+        return x
+    return x.lengthened(missing) if isinstance(x, LowRank) else F.pad(x, (0, missing))  # type: ignore[return-value]
 
 
-def _blocks(gains: torch.Tensor, groups: int, long: bool, dtype: torch.dtype) -> torch.Tensor:
-    """Kernel spectra [in/groups, 4, frequencies, out] → [groups, frequencies, slots in, slots out], as `mix` wants."""
-    fan_in, _, frequencies, out = gains.shape
-    # split in the order in which the spectra are stored, so that neither this nor its gradient copies more than once
-    if long:
-        split = gains.permute(2, 1, 0, 3).reshape(frequencies, 2, 2, fan_in, groups, out // groups)
-        order = (4, 0, 2, 3, 1, 5)  # from frequency, part out, part in, in, group, out
-    else:
-        split = gains.reshape(fan_in, 2, 2, frequencies, groups, out // groups)
-        order = (4, 3, 0, 2, 5, 1)  # from in, part out, part in, frequency, group, out
-    ordered = split.permute(order).to(dtype, memory_format=torch.contiguous_format)
-    return ordered.reshape(groups, frequencies, 2 * fan_in, -1)
-
-
-def _matrices(recipe: Recipe, like: torch.Tensor) -> list[torch.Tensor]:
-    """The matrices of a recipe on the device and in the dtype of a tensor; only their shapes where that has no data."""
+def _matrices(recipe: Recipe, like: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The matrices of a recipe on the device of a tensor; only their shapes where that has no data."""
     if not torch.compiler.is_compiling() and (like.is_meta or isinstance(like, FakeTensor)):
-        return [like.new_empty(shape) for shape in shapes(recipe)]
+        return [like.new_empty(shape, dtype=dtype) for shape in shapes(recipe)]
     plain = tuple((each.number, each.start, each.step) for each in recipe.points)  # named tuples are lost on compilers
-    return cached_matrices(recipe.style, recipe.circles, plain, recipe.kernel, like.dtype, like.device)
+    return cached_matrices(recipe.style, recipe.circles, plain, recipe.kernel, dtype, like.device)
 
 
 def _transformed() -> bool:
@@ -142,29 +146,23 @@ def make_plan(
     *,
     few: bool = False,
 ) -> Plan | None:
-    """How to transform these shapes, and whether they are few; None where the FFT should."""
+    """How to transform these shapes, and whether images × channels are few; None where the FFT should."""
     points = (
         tuple(Points(n, left, 1) for n, left in zip(size, lefts, strict=True)),
         tuple(Points(k, 0, d) for k, d in zip(taps, geometry.dilation, strict=True)),
         tuple(Points(m, 0, s) for m, s in zip(outputs, geometry.stride, strict=True)),
     )
-    circles = tuple(_circle(*each, alone=len(size) == 1) for each in zip(*points, strict=True))
+    least = [shortest_circle(*each) for each in zip(*points, strict=True)]
+    circles = tuple(_rounded(n, last=axis == len(least) - 1, alone=len(least) == 1) for axis, n in enumerate(least))
     style = style or _style(circles, size, few)
     if style == "fft":
         return None
     if style == "long":
         return _long_plan(*(each[0] for each in points))
-    for_data = {"whole": "whole", "axes": "axes", "coarse": "axes", "mixed": "half"}[style]
-    for_kernel = "whole" if style == "whole" else "axes"
-    if style == "axes" and math.prod(circles) * 2 * math.prod(taps) <= LARGEST_WHOLE:
-        for_kernel = "half"  # a small kernel: one product, one rounding
-    x, weight, y = points
-    return Plan(
-        Recipe(for_data, circles, x, kernel=False),
-        Recipe(for_kernel, circles, weight, kernel=True),
-        Recipe(for_data, circles, y, kernel=False),
-        fine=style == "axes" and for_kernel == "axes",
+    x, weight, y = (
+        Recipe(style, circles, each, kernel=kernel) for each, kernel in zip(points, (False, True, False), strict=True)
     )
+    return Plan(x, weight, y)
 
 
 _remembered_plan = functools.lru_cache(maxsize=4096)(make_plan)
@@ -175,10 +173,7 @@ def _style(circles: tuple[int, ...], size: tuple[int, ...], few: bool) -> str:
         return "whole" if circles[0] <= LONGEST_LINE else "long" if circles[0] <= LONGEST_SPLIT else "fft"
     if max(circles) > LONGEST_LINE:
         return "fft"
-    entries = math.prod(circles) * math.prod(size)
-    if entries <= LARGEST_WHOLE:
-        return "whole"
-    return "mixed" if few and len(circles) == 2 and entries <= LARGEST_MIXED else "axes"
+    return "whole" if math.prod(circles) * math.prod(size) <= (LARGEST_OF_FEW if few else LARGEST_WHOLE) else "axes"
 
 
 def shortest_circle(x: Points, weight: Points, y: Points) -> int:
@@ -191,11 +186,12 @@ def shortest_circle(x: Points, weight: Points, y: Points) -> int:
     return max(x.start + x.number, furthest + 1, 1)
 
 
-def _circle(x: Points, weight: Points, y: Points, *, alone: bool) -> int:
-    """`shortest_circle` rounded up so that matrices have a multiple of 8 rows."""
-    least = shortest_circle(x, weight, y)
+def _rounded(least: int, *, last: bool, alone: bool) -> int:
+    """A circle of at least so many, even on the last axis, so that matrices have a multiple of 8 rows."""
+    if least == 1 and not last:
+        return 1
     step = 2 if least <= 8 else 8 if alone else 4
-    return 1 if least == 1 else -(-least // step) * step
+    return -(-least // step) * step
 
 
 def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
@@ -214,7 +210,6 @@ def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
         Recipe("long", circles, (first,), kernel=False),
         Recipe("long", circles, (second,), kernel=True),
         Recipe("long", circles, (third,), kernel=False),
-        fine=True,  # two levels round twice as often as one, and bfloat16 leaves no room for that
     )
 
 

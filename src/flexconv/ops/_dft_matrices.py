@@ -2,16 +2,14 @@
 
 Along an axis laid on a circle of N, x sits at positions left + m, taps at j·dilation, outputs at n·stride. A matrix
 holds cos and −sin of 2π·f·position / N for just those positions, so that padding, dilation and stride cost nothing.
-For x and y they are scaled by the power of two next below 1/√N: spectra are no larger than signals, so that float16
-does not overflow, and cosines of 1 and ½ stay exact. What is missing to 1/N, and the 2 of a frequency that stands for
-its mirror image as well, is in the matrices of the kernel, whose spectrum is the gain of each frequency.
 
-Real signals need half the frequencies. Rows come as [part, frequency], part 0 real and 1 imaginary. Where frequencies
-are listed one by one, those that are their own mirror image (0 and N/2) have no imaginary part and share a row pair.
-The kernel's rows come in four parts, the real 2×2 block of the complex product y = x · conj w at each frequency:
+Frequencies of the last axis are odd multiples of ½: f + ½ for f = 0 … N − 1. A turn around the circle changes the sign
+then, which is nobody's concern where no output meets a sample from another turn; but none of them is its own mirror
+image, as 0 and N/2 would be. Real signals need the first half of them, all complex, all counting twice.
 
-    y.re = w.re · x.re + w.im · x.im            parts 0 and 1
-    y.im = −w.im · x.re + w.re · x.im           parts 2 and 3
+Rows come as [part, frequency], part 0 real and 1 imaginary. For x and y they are scaled by the power of two next below
+1/√N: spectra are no larger than signals, so that float16 does not overflow, and cosines of ½ stay exact. What is
+missing to 2/N is in the matrices of the kernel, whose spectrum, conjugated, is the gain of each frequency.
 """
 
 from __future__ import annotations
@@ -37,17 +35,15 @@ class Points(NamedTuple):
 class Recipe(NamedTuple):
     """What one list of matrices is made from."""
 
-    style: (
-        str  # "whole": one matrix; "axes": one per axis, last axis first; "half": one, frequencies as "axes" has them
-    )
-    circles: tuple[int, ...]  # for "long": (outer, inner), whose product is the circle
+    style: str  # "whole": one matrix; "axes": one per axis, last axis first; "long": a sequence as rows and columns
+    circles: tuple[int, ...]  # all even on the last axis; for "long": (outer, inner), whose product is the circle
     points: tuple[Points, ...]
     kernel: bool
 
 
 def build(recipe: Recipe) -> list[np.ndarray]:
     """The matrices of a recipe in float64, in the order in which analysis applies them."""
-    return {"whole": _whole, "half": _half_grid, "axes": _by_axis, "long": _long}[recipe.style](recipe)
+    return {"whole": _whole, "axes": _by_axis, "long": _long}[recipe.style](recipe)
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,114 +57,67 @@ def scale(circle: int) -> float:
     return 2.0 ** -math.ceil(math.log2(circle) / 2)
 
 
-def _norm(circles: tuple[int, ...]) -> float:
-    """What the kernel has to make up for: 1 / (N · scale²)."""
-    return math.prod(1 / (circle * scale(circle) ** 2) for circle in circles)
+def _factor(recipe: Recipe) -> float:
+    """Of all matrices of a recipe together: `scale`, or what the kernel has to make up for, 2 / (N · scale²)."""
+    scales = math.prod(map(scale, recipe.circles))
+    return 2 / (math.prod(recipe.circles) * scales**2) if recipe.kernel else scales
 
 
-def _angles(circle: int, frequencies: np.ndarray, points: Points) -> np.ndarray:
-    """2π·f·position / N [frequencies, points], from exact integers."""
+def _angles(circle: int, doubled: np.ndarray, points: Points) -> np.ndarray:
+    """2π·f·position / N [frequencies, points] for frequencies given as 2f, from exact integers."""
     positions = points.start + points.step * np.arange(points.number)
-    return 2 * np.pi / circle * (np.outer(frequencies, positions) % circle)
+    return np.pi / circle * (np.outer(doubled, positions) % (2 * circle))
 
 
-def _grid_angles(recipe: Recipe, frequencies: np.ndarray) -> np.ndarray:
-    """The same on a grid: frequencies [axes, F] → [F, all points]."""
-    total = np.zeros((frequencies.shape[1], 1))
-    for circle, each, points in zip(recipe.circles, frequencies, recipe.points, strict=True):
-        angles = _angles(circle, each, points)
-        total = (total[:, :, None] + angles[:, None, :]).reshape(len(total), total.shape[1] * points.number)
-    return total
+def _odd(circle: int) -> np.ndarray:
+    """Twice the frequencies of a last axis: the first half, whose mirror images are the other."""
+    return 2 * np.arange(circle // 2) + 1
+
+
+def _complex(recipe: Recipe, angles: np.ndarray) -> np.ndarray:
+    """Angles [frequencies, …] → [(part, frequency), …] of e^−iφ, conjugated for a kernel."""
+    return _factor(recipe) * np.concatenate([np.cos(angles), np.sin(angles) if recipe.kernel else -np.sin(angles)])
 
 
 def _whole(recipe: Recipe) -> list[np.ndarray]:
-    """One matrix, one row pair for each pair of mirror frequencies: exactly as many rows as the circle has points."""
-    frequencies = np.indices(recipe.circles).reshape(len(recipe.circles), -1)
-    mirrored = np.ravel_multi_index(tuple(-frequencies % np.array(recipe.circles)[:, None]), recipe.circles)
-    index = np.arange(frequencies.shape[1])
-    own = np.cos(_grid_angles(recipe, frequencies[:, index == mirrored]))
-    if len(own) % 2:
-        own = np.concatenate([own, np.zeros_like(own[:1])])
-    angles = _grid_angles(recipe, frequencies[:, index < mirrored])
-    first, second, real, imaginary = own[0::2], own[1::2], np.cos(angles), -np.sin(angles)
-    if recipe.kernel:
-        none = np.zeros_like(first)
-        real, imaginary = 2 * real, 2 * imaginary
-        return [_norm(recipe.circles) * np.concatenate([first, real, none, imaginary, none, -imaginary, second, real])]
-    return [math.prod(map(scale, recipe.circles)) * np.concatenate([first, real, second, imaginary])]
-
-
-def _weights(circle: int) -> np.ndarray:
-    """How often each of the frequencies 0 … N/2 counts among 0 … N − 1."""
-    frequencies = np.arange(circle // 2 + 1)
-    return np.where((frequencies == 0) | (2 * frequencies == circle), 1.0, 2.0)
-
-
-def _half_grid(recipe: Recipe) -> list[np.ndarray]:
-    """One matrix with the frequencies of `_by_axis`: all of them, but 0 … N/2 along the last axis."""
-    *outer, last = recipe.circles
-    frequencies = np.indices((*outer, last // 2 + 1)).reshape(len(recipe.circles), -1)
-    angles = _grid_angles(recipe, frequencies)
-    real, imaginary = np.cos(angles), -np.sin(angles)
-    if recipe.kernel:
-        weights = _norm(recipe.circles) * np.tile(_weights(last), math.prod(outer))[:, None]
-        real, imaginary = weights * real, weights * imaginary
-        return [np.concatenate([real, imaginary, -imaginary, real])]
-    return [math.prod(map(scale, recipe.circles)) * np.concatenate([real, imaginary])]
+    """One matrix [(part, frequency), point], frequencies and points of all axes listed one by one."""
+    total = np.zeros((1, 1))
+    for number, (circle, points) in enumerate(zip(recipe.circles, recipe.points, strict=True)):
+        last = number == len(recipe.circles) - 1
+        angles = _angles(circle, _odd(circle) if last else 2 * np.arange(circle), points)
+        total = total[:, None, :, None] + angles[None, :, None, :]
+        total = total.reshape(total.shape[0] * total.shape[1], -1)
+    return [_complex(recipe, total)]
 
 
 def _by_axis(recipe: Recipe) -> list[np.ndarray]:
     """[(part, frequency), point] of the last axis, then [(part, frequency), (point, part)] of each axis before it."""
-    circle, points = recipe.circles[-1], recipe.points[-1]
-    angles = _angles(circle, np.arange(circle // 2 + 1), points)
-    factor = _norm(recipe.circles) * _weights(circle)[:, None] if recipe.kernel else scale(circle)
-    matrices = [np.concatenate([factor * np.cos(angles), -factor * np.sin(angles)])]
+    angles = _angles(recipe.circles[-1], _odd(recipe.circles[-1]), recipe.points[-1])
+    matrices = [_complex(recipe, angles)]
     for circle, points in zip(recipe.circles[-2::-1], recipe.points[-2::-1], strict=True):
-        angles = _angles(circle, np.arange(circle), points)
-        factor = 1.0 if recipe.kernel else scale(circle)
-        cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-        real, imaginary = np.stack([cos, sin], -1), np.stack([-sin, cos], -1)
+        angles = _angles(circle, 2 * np.arange(circle), points)
+        cos, sin = np.cos(angles), np.sin(angles) if recipe.kernel else -np.sin(angles)
+        real, imaginary = np.stack([cos, -sin], -1), np.stack([sin, cos], -1)
         matrices.append(np.concatenate([real, imaginary]).reshape(2 * circle, -1))
-    if recipe.kernel:
-        real, imaginary = np.split(matrices[-1], 2)
-        matrices[-1] = np.concatenate([real, imaginary, -imaginary, real])
     return matrices
 
 
 def _long(recipe: Recipe) -> list[np.ndarray]:
     """A sequence as `outer` rows of `inner` samples, position = row·inner + column: identity, rows, columns.
 
-    With f = k + outer·l the row part of the angle depends on k alone. Row frequencies 0 and outer/2 are real and share
-    a pair; the column matrix of that pair takes their spectra apart and holds the mirrored half of neither.
+    With f = k + ½ + outer·l the row part of the angle depends on k alone.
     Shapes: [inner, inner], [(k, part), rows], [k, (l, part), (part, column)].
     """
     outer, inner = recipe.circles
     (points,) = recipe.points
-    circle, pairs = outer * inner, outer // 2
-    rows = _angles(outer, np.arange(pairs + 1), Points(points.number // inner, 0, points.step))
-    columns = Points(inner, points.start, points.step)
-    down = np.stack([np.cos(rows[:pairs]), -np.sin(rows[:pairs])], 1)
-    down[0, 1] = np.cos(rows[pairs])
-    angles = _angles(circle, np.add.outer(np.arange(pairs), outer * np.arange(inner)).ravel(), columns)
-    cos, sin = (f(angles).reshape(pairs, inner, inner) for f in (np.cos, np.sin))
-    real, imaginary = np.stack([cos, sin], 2), np.stack([-sin, cos], 2)  # [k, l, part, column]
-    half = inner // 2
-    zero = _angles(circle, outer * np.arange(half + 1), columns)
-    middle = _angles(circle, pairs + outer * np.arange(half), columns)
-    real[0], imaginary[0] = 0.0, 0.0
-    real[0, :half, 0], imaginary[0, 1:half, 0] = np.cos(zero[:half]), -np.sin(zero[1:half])
-    real[0, half:, 1], imaginary[0, half:, 1] = np.cos(middle), -np.sin(middle)
-    if recipe.kernel:
-        across = 2 * np.stack([real, imaginary, -imaginary, real], 2)
-        across[0, 0] /= 2
-        across[0, 0, 3] = 0.0
-        across[0, 0, 3, 0] = np.cos(zero[half])  # 0 and N/2 share a pair again
-        across *= _norm(recipe.circles)
-    else:
-        across = scale(inner) * np.stack([real, imaginary], 2)
-        across[0, 0, 1, 0] = scale(inner) * np.cos(zero[half])
-        down *= scale(outer)
-    return [np.eye(inner), down.reshape(2 * pairs, -1), across.reshape(pairs, -1, 2 * inner)]
+    sign = 1.0 if recipe.kernel else -1.0
+    rows = _angles(outer, _odd(outer), Points(points.number // inner, 0, points.step))
+    down = _factor(recipe) * np.stack([np.cos(rows), sign * np.sin(rows)], 1).reshape(outer, -1)
+    doubled = np.add.outer(_odd(outer), 2 * outer * np.arange(inner)).ravel()
+    angles = _angles(outer * inner, doubled, Points(inner, points.start, points.step))
+    cos, sin = np.cos(angles), sign * np.sin(angles)
+    across = np.stack([np.stack([cos, -sin], 1), np.stack([sin, cos], 1)], 1)
+    return [np.eye(inner), down, across.reshape(outer // 2, 2 * inner, 2 * inner)]
 
 
 class MatrixCache:
@@ -196,7 +145,10 @@ class MatrixCache:
             )
         else:
             with _disable_current_modes(), torch.inference_mode(False):
-                self._recent[key] = [_tensor(each, dtype, device) for each in build(recipe)]
+                matrices = build(recipe)
+                if recipe.kernel and recipe.style == "whole" and dtype.itemsize == 2:
+                    matrices = [_with_remainder(each, dtype) for each in matrices]
+                self._recent[key] = [_tensor(each, dtype, device) for each in matrices]
             self.used += _bytes(self._recent[key])
         matrices = self._recent[key]
         if capturing:
@@ -216,6 +168,13 @@ def _tensor(matrix: np.ndarray, dtype: torch.dtype, device: torch.device) -> tor
     room = np.zeros((*matrix.shape[:-1], -(-width // 8) * 8))
     room[..., :width] = matrix
     return torch.from_numpy(room).to(dtype).to(device)[..., :width]
+
+
+def _with_remainder(matrix: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """A matrix, and beside it what rounding takes away from it; both as wide as GPUs like."""
+    missing = matrix - torch.from_numpy(matrix).to(dtype).double().numpy()
+    room = [(0, 0)] * (matrix.ndim - 1) + [(0, -matrix.shape[-1] % 8)]
+    return np.concatenate([np.pad(matrix, room), np.pad(missing, room)], -1)
 
 
 def _bytes(matrices: list[torch.Tensor]) -> int:

@@ -12,12 +12,15 @@ less padding, which is how a small FlexConv window costs only what it holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from .._arguments import unknown_name
+from ._low_rank import LowRank
+
+Kernel = TypeVar("Kernel", bound=torch.Tensor | LowRank)
 
 Pads = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[str | int | Sequence[int]]
@@ -84,7 +87,7 @@ def output_size(length: int, taps: int, stride: int, pads: tuple[int, int], dila
     return (length + pads[0] + pads[1] - span(taps, dilation)) // stride + 1
 
 
-def drop_unreachable_taps(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> tuple[torch.Tensor, Geometry]:
+def drop_unreachable_taps(x: torch.Tensor, weight: Kernel, geometry: Geometry) -> tuple[Kernel, Geometry]:
     """Cut off taps that only ever meet padding, whatever the output position.
 
     Tap j meets x[n·stride + j·d − left] for n = 0 … N−1; it can matter only where that range crosses
@@ -99,7 +102,7 @@ def drop_unreachable_taps(x: torch.Tensor, weight: torch.Tensor, geometry: Geome
         first_tap = max(0, -((last - left) // dilation))  # smallest j with last − left + j·d ≥ 0
         stop_tap = min(taps, (length - 1 + left) // dilation + 1)  # largest j with j·d − left ≤ L − 1, plus one
         if 0 < first_tap < stop_tap or first_tap < stop_tap < taps:
-            weight = weight.narrow(2 + axis, first_tap, stop_tap - first_tap)
+            weight = weight.narrow(2 + axis, first_tap, stop_tap - first_tap)  # type: ignore[assignment]
             pads[axis] = left - first_tap * dilation, right - (taps - stop_tap) * dilation
     return weight, geometry._replace(pads=tuple(pads))
 

@@ -1,140 +1,101 @@
-"""`algorithm="auto"`: estimate what each algorithm would cost, take the cheaper.
+"""`algorithm="auto"`: estimate what each algorithm would cost, take the cheapest.
 
-The estimate is a handful of nanoseconds-per-unit constants per device class, fitted by `benchmarks/calibrate.py`. It
-reads shapes, and whether gradients will be wanted: no timing, no synchronisation, the same answer every time. Where a
-GPU would transform, matrix products do it instead if they were faster in `benchmarks/dft.py`.
+The estimate is work (`_work.py`) times nanoseconds per unit (`_rates_cpu.py`, `_rates_cuda.py`, written by
+`benchmarks/calibrate.py`). It reads shapes, the precision, and whether gradients will be wanted: no timing, no
+synchronisation, the same answer every time. Where measurements contradicted the estimate, they are listed.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from operator import index
 from typing import NamedTuple
 
 import torch
 
 from .._context import autocast_enabled, exporting
-from ._fft import circular_sizes
-from ._geometry import Geometry, output_size
+from . import _rates_cpu, _rates_cuda
+from ._geometry import Geometry
+from ._low_rank import LowRank
+from ._work import WORK, Problem
+
+NEAR_TIE = 0.9  # direct convolutions vary more around their estimate, so that a tie goes to the others
+
+NEARBY = 1.2  # ratio of sizes up to which a surprise is expected again
 
 
-class Rates(NamedTuple):
-    """Nanoseconds: per call first, then per unit of each kind of `Work`."""
+class Prices(NamedTuple):
+    """What was measured, for one precision ("full", "half") and with gradients or without."""
 
-    direct: tuple[float, ...]
-    fft: tuple[float, ...]
-
-
-WIDE = 14  # taps per row from which libraries fall back to slower kernels
-
-NEAR_TIE = 0.9  # direct convolutions vary more around their estimate, so that a tie goes to the FFT
-
-#: by device class, whether gradients will be wanted, and kind of convolution
-RATES = {
-    ("cpu", False, "dense"): Rates((118e3, 0.0196, 0.803), (344e3, 0.0, 0.545, 4.01)),
-    ("cpu", False, "depthwise"): Rates((187e3, 0.0277, 0.595), (347e3, 0.0, 13.9, 0.0)),
-    ("cpu", False, "long dense"): Rates((131e3, 0.0182, 0.0), (208e3, 0.297, 0.0, 0.0)),
-    ("cpu", False, "long depthwise"): Rates((218e3, 0.0281, 0.455), (271e3, 0.155, 0.0, 0.0)),
-    ("cpu", False, "wide dense"): Rates((174e3, 0.0227, 0.0), (317e3, 0.0, 0.517, 3.63)),
-    ("cpu", False, "wide depthwise"): Rates((135e3, 0.497, 7.96), (289e3, 0.0, 13.7, 0.0)),
-    ("cpu", True, "dense"): Rates((647e3, 0.0518, 4.08), (1510e3, 1.34, 0.297, 3.83)),
-    ("cpu", True, "depthwise"): Rates((761e3, 0.856, 1.46), (1180e3, 0.0, 20.2, 4.19)),
-    ("cpu", True, "long dense"): Rates((348e3, 0.16, 4.17), (1220e3, 1.3, 3.01, 0.0)),
-    ("cpu", True, "long depthwise"): Rates((872e3, 0.88, 1.88), (848e3, 0.472, 0.0, 1.94)),
-    ("cpu", True, "wide dense"): Rates((1230e3, 0.136, 110.0), (1690e3, 1.07, 0.54, 4.56)),
-    ("cpu", True, "wide depthwise"): Rates((796e3, 1.34, 0.0), (1250e3, 0.0, 5.98, 6.12)),
-    ("cuda", False, "dense"): Rates((82400.0, 1.12e-05, 0.00619), (331e3, 0.000752, 0.000438, 0.0)),
-    ("cuda", False, "depthwise"): Rates((59900.0, 0.000523, 0.00289), (298e3, 0.000811, 0.0, 0.0)),
-    ("cuda", False, "long dense"): Rates((130e3, 2.84e-05, 0.00319), (287e3, 0.000737, 0.00018, 0.0)),
-    ("cuda", False, "long depthwise"): Rates((75600.0, 0.00029, 0.00446), (266e3, 0.000669, 0.0, 0.0)),
-    ("cuda", False, "wide dense"): Rates((127e3, 1.52e-05, 0.0474), (346e3, 0.000516, 0.000611, 0.0)),
-    ("cuda", False, "wide depthwise"): Rates((71600.0, 0.000307, 0.0243), (279e3, 0.00072, 0.0, 0.0)),
-    ("cuda", True, "dense"): Rates((431e3, 5e-05, 0.0296), (1560e3, 0.000794, 0.00249, 0.0)),
-    ("cuda", True, "depthwise"): Rates((262e3, 0.00203, 0.0143), (1340e3, 0.00177, 0.0, 0.0)),
-    ("cuda", True, "long dense"): Rates((616e3, 0.000131, 0.0218), (1540e3, 0.000733, 0.00119, 0.0)),
-    ("cuda", True, "long depthwise"): Rates((382e3, 0.00211, 0.00833), (1250e3, 0.00112, 0.0, 0.0)),
-    ("cuda", True, "wide dense"): Rates((518e3, 0.000116, 0.107), (1610e3, 0.000616, 0.00211, 0.0)),
-    ("cuda", True, "wide depthwise"): Rates((267e3, 0.00218, 0.0137), (1320e3, 0.00161, 0.0, 0.0)),
-}
+    rates: dict[str, dict[str, tuple[float, ...]]]  # by algorithm and regime: nanoseconds per call, per unit of work
+    surprises: dict[tuple[int, ...], str]  # by landmark: what was fastest, against the estimate
 
 
-class Work(NamedTuple):
-    """What a convolution asks of each algorithm."""
-
-    direct: tuple[float, float]  # multiplications, numbers read and written
-    fft: tuple[float, float, float]  # points × log₂ points of the transforms, multiplications, numbers in spectra
-
-
-def work(x_shape: Sequence[int], weight_shape: Sequence[int], geometry: Geometry) -> Work:
-    """Count, from shapes alone, what each algorithm has to do."""
-    batch, in_channels, *size = x_shape
-    out_channels, fan_in, *taps = weight_shape
-    each = zip(size, taps, geometry.stride, geometry.pads, geometry.dilation, strict=True)
-    outputs = math.prod([output_size(*axis) for axis in each])
-    circles = circular_sizes(tuple(size), tuple(taps), geometry.pads, geometry.dilation)
-    points = math.prod(circles)
-    freqs = math.prod(circles[:-1]) * (circles[-1] // 2 + 1)
-    pairs = out_channels * fan_in
-    transforms = batch * (in_channels + out_channels) + pairs
-    return Work(
-        direct=(
-            batch * pairs * outputs * math.prod(taps),
-            batch * (in_channels * math.prod(size) + out_channels * outputs),
-        ),
-        fft=(transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points),
-    )
-
-
-def kind(weight_shape: Sequence[int]) -> str:
-    """Which of several very different library kernels a direct convolution would use."""
-    mixing = "dense" if weight_shape[1] > 1 else "depthwise"
-    if weight_shape[-1] < WIDE:
-        return mixing
-    return f"long {mixing}" if len(weight_shape) == 3 else f"wide {mixing}"
-
-
-def predict(rates: Rates, amount: Work) -> dict[str, float]:
-    """Estimated nanoseconds of each algorithm."""
-    return {
-        "direct": sum(rate * units for rate, units in zip(rates.direct, (1.0, *amount.direct), strict=True)),
-        "fft": sum(rate * units for rate, units in zip(rates.fft, (1.0, *amount.fft), strict=True)),
-    }
-
-
-def pick(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> str:
-    """The name of the cheaper algorithm for these shapes on this device."""
+def pick(x: torch.Tensor, weight: torch.Tensor | LowRank, geometry: Geometry) -> str:
+    """The name of the cheapest algorithm for these shapes on this device."""
     if exporting() or 0 in x.shape:
         return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
     device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    choose = _cheaper if torch.compiler.is_compiling() else _remembered_cheaper
-    name = choose(device, training, tuple(x.shape), tuple(weight.shape), geometry)
-    return _on_tensor_cores(name, x, weight) if device == "cuda" and training else name
+    rank = weight.mix.shape[-1] if isinstance(weight, LowRank) else None
+    problem = Problem(device, precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
+    return (_pick if torch.compiler.is_compiling() else _remembered_pick)(problem, training)
 
 
-SMALL_KERNEL = 25  # taps up to which cuDNN is faster in half precision
-LARGE_IMAGE = 64  # side from which nothing was measured
+def precision(x: torch.Tensor, device: str) -> str:
+    """What a convolution of x will be computed in: "half" (bfloat16, float16) or "full". CPUs are priced in full."""
+    if device == "cpu" or x.dtype == torch.float64:
+        return "full"
+    dtype = torch.get_autocast_dtype(device) if autocast_enabled(device) else x.dtype
+    return "half" if dtype.itemsize == 2 else "full"
 
 
-def _on_tensor_cores(name: str, x: torch.Tensor, weight: torch.Tensor) -> str:
-    """`name`, or "dft" where that took less time on an H200."""
-    size, taps = x.shape[2:], weight.shape[2:]
-    if weight.shape[1] == 1 or len(size) == 3 or (len(size) == 2 and max(size) > LARGE_IMAGE):
-        return name
-    dtype = torch.get_autocast_dtype("cuda") if autocast_enabled("cuda") else x.dtype
-    if dtype.itemsize == 2:
-        return "dft" if math.prod(taps) > SMALL_KERNEL else "direct"
-    busy = x.shape[0] * x.shape[1] >= 8192 or min(taps) > 32
-    return "dft" if name == "fft" and len(size) == 2 and busy else name
-
-
-def _cheaper(
-    device: str, training: bool, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], geometry: Geometry
-) -> str:
-    guess = predict(RATES[device, training, kind(weight_shape)], work(x_shape, weight_shape, geometry))
-    return "direct" if guess["direct"] <= NEAR_TIE * guess["fft"] else "fft"
+def _pick(problem: Problem, training: bool) -> str:
+    table = _rates_cuda if problem.device == "cuda" else _rates_cpu
+    mode = problem.precision, training
+    return cheapest(Prices(table.RATES[mode], table.SURPRISES.get(mode, {})), problem)
 
 
 # an estimate takes longer than a small convolution on a GPU
-_remembered_cheaper = functools.lru_cache(maxsize=4096)(_cheaper)
+_remembered_pick = functools.lru_cache(maxsize=4096)(_pick)
+
+
+def cheapest(prices: Prices, problem: Problem) -> str:
+    """The algorithm that should take the least time."""
+    if prices.surprises:
+        mine = landmark(problem)
+        ratio, nearest = min((_ratio(mine, each), each) for each in prices.surprises)
+        if ratio <= NEARBY:
+            return prices.surprises[nearest]
+    guess = estimates(prices, problem)
+    best = "direct"
+    for name in guess:  # min() with a key is lost on compilers
+        if (NEAR_TIE if best == "direct" else 1.0) * guess[name] < guess[best]:
+            best = name
+    return best
+
+
+def estimates(prices: Prices, problem: Problem) -> dict[str, float]:
+    """Nanoseconds of each algorithm whose prices are known."""
+    guess = {}
+    for name, regimes in prices.rates.items():
+        work = WORK[name](problem)
+        if work is not None and work.regime in regimes:
+            units = (1.0, *work.units)
+            guess[name] = sum(rate * amount for rate, amount in zip(regimes[work.regime], units, strict=True))
+    return guess
+
+
+def landmark(problem: Problem) -> tuple[int, ...]:
+    """What a problem is remembered by: channels in, out and per group, batch, sizes, taps, outputs."""
+    batch, channels, *size = problem.x
+    out, fan_in, *taps = problem.weight
+    return tuple(index(n) for n in (channels, out, fan_in, batch, *size, *taps, *problem.outputs))
+
+
+def _ratio(mine: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """How far sizes are apart at most; infinite if channels differ: libraries have kernels for some numbers of them."""
+    if len(mine) != len(other) or mine[:3] != other[:3]:
+        return math.inf
+    return max(max(a / b, b / a) for a, b in zip(mine[3:], other[3:], strict=True))

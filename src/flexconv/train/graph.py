@@ -79,11 +79,11 @@ class GraphEngine:
     def _run(self, batch: Batch, share: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
         """Take a step, or capture it."""
         self.windows.fix()
-        kernels = KernelsTogether(self.model)
+        self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
         with (
             contextlib.nullcontext() if capture is None else torch.cuda.graph(capture),
             compiled_regions(),
-            kernels.ahead(),
+            self._kernels.ahead(),
         ):
             self.compute(batch, share)
 

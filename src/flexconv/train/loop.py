@@ -8,6 +8,7 @@ step goes on exactly as it would have.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import signal
 import threading
@@ -21,12 +22,13 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import nn
 
+from .._regions import Region
 from ..data import Batch, DataSplits, DeviceBatches
 from ..nn import refresh_extents
 from ..spectrum import alias_penalty
 from .checkpoint import CheckpointError, checkpoints, load_latest, save_checkpoint
 from .display import Display
-from .engine import make_engine
+from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
 from .folder import RunFolder
 from .optim import Schedule, kernel_norm, make_optimizer
@@ -85,6 +87,7 @@ class Trainer:
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
         self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say)
+        self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -131,17 +134,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         logits = forward(self.forward_model, batch)
         smoothing = self.recipe.label_smoothing
-        losses = F.cross_entropy(logits, batch[1], reduction="none", label_smoothing=smoothing)
-        loss = losses.sum() * share + self._penalties()
+        loss = _loss(logits, batch[1], smoothing, share, self._penalties(), self._sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
             self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=self.recipe.optim.clip)
         self.stepper.step()
-        with torch.no_grad():
-            right = (logits.argmax(1) == batch[1]).sum()
-            bad = torch.where(loss.isfinite() | (self._sums[2] >= 0), self._sums[2], self._now)
-            self._sums[:2] += torch.stack([losses.sum().double(), right.double()])
-            self._sums[2] = bad
 
     def _penalties(self) -> torch.Tensor | float:
         total: torch.Tensor | float = 0.0
@@ -293,6 +290,26 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@functools.partial(Region, dynamic=False)
+def _loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    smoothing: float,
+    share: float,
+    penalties: torch.Tensor | float,
+    sums: torch.Tensor,
+    step: torch.Tensor,
+) -> torch.Tensor:
+    """Σ cross-entropy · share + penalties → scalar; and what the batch adds to `sums`: see `Trainer._sums`."""
+    total = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).sum()
+    loss = total * share + penalties
+    with torch.no_grad():
+        right = (logits.argmax(1) == labels).sum()
+        bad = torch.where(loss.isfinite() | (sums[2] >= 0), sums[2], step)
+        sums.copy_(torch.stack([sums[0] + total.double(), sums[1] + right.double(), bad]))
+    return loss
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

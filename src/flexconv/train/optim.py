@@ -9,6 +9,7 @@ from torch import nn
 
 from ..nn import GaussianMask
 from ..nn._conv import FlexConvNd
+from ._adam import FusedAdam
 from .recipe import OptimRecipe, ScheduleRecipe
 
 
@@ -40,8 +41,8 @@ def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False
         return torch.optim.SGD(
             groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=fused
         )
-    cls = torch.optim.AdamW if recipe.weight_decay else torch.optim.Adam
-    return cls(groups, lr=recipe.lr, betas=recipe.betas, fused=fused)
+    cls = FusedAdam if fused else torch.optim.Adam
+    return cls(groups, lr=recipe.lr, betas=recipe.betas, decoupled_weight_decay=recipe.weight_decay > 0)
 
 
 class Schedule:

@@ -1,0 +1,44 @@
+"""Nanoseconds per unit of work on two cores, fitted to `results/bench/calibrate_cpu.jsonl`: see `_select.py`."""
+
+from __future__ import annotations
+
+RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
+    ("full", False): {
+        "direct": {
+            "dense": (118e3, 0.0196, 0.803),
+            "depthwise": (187e3, 0.0277, 0.595),
+            "long dense": (131e3, 0.0182, 0.0),
+            "long depthwise": (218e3, 0.0281, 0.455),
+            "wide dense": (174e3, 0.0227, 0.0),
+            "wide depthwise": (135e3, 0.497, 7.96),
+        },
+        "fft": {
+            "dense": (344e3, 0.0, 0.545, 4.01),
+            "depthwise": (347e3, 0.0, 13.9, 0.0),
+            "long dense": (208e3, 0.297, 0.0, 0.0),
+            "long depthwise": (271e3, 0.155, 0.0, 0.0),
+            "wide dense": (317e3, 0.0, 0.517, 3.63),
+            "wide depthwise": (289e3, 0.0, 13.7, 0.0),
+        },
+    },
+    ("full", True): {
+        "direct": {
+            "dense": (647e3, 0.0518, 4.08),
+            "depthwise": (761e3, 0.856, 1.46),
+            "long dense": (348e3, 0.16, 4.17),
+            "long depthwise": (872e3, 0.88, 1.88),
+            "wide dense": (1230e3, 0.136, 110.0),
+            "wide depthwise": (796e3, 1.34, 0.0),
+        },
+        "fft": {
+            "dense": (1510e3, 1.34, 0.297, 3.83),
+            "depthwise": (1180e3, 0.0, 20.2, 4.19),
+            "long dense": (1220e3, 1.3, 3.01, 0.0),
+            "long depthwise": (848e3, 0.472, 0.0, 1.94),
+            "wide dense": (1690e3, 1.07, 0.54, 4.56),
+            "wide depthwise": (1250e3, 0.0, 5.98, 6.12),
+        },
+    },
+}
+
+SURPRISES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {}
