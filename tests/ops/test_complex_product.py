@@ -30,7 +30,7 @@ def truth(a, b, conjugate):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_layout_and_gradients(shape, conjugate):
     a, b = (each.requires_grad_() for each in operands(shape))
-    c = complex_product(a, b, conjugate, False)
+    c = complex_product(a, b, conjugate, b.shape[-1], False)
     assert c.transpose(2, 3).is_contiguous()
     assert relative_error(c, truth(a, b, conjugate)) < 1e-14
     cotangent = torch.randn_like(c)
@@ -42,13 +42,27 @@ def test_values_layout_and_gradients(shape, conjugate):
 @pytest.mark.parametrize("conjugate", [False, True])
 def test_second_gradients(conjugate):
     leaves = [each.requires_grad_() for each in operands((2, 2, 2, 3, 2))]
-    assert torch.autograd.gradgradcheck(lambda a, b: complex_product(a, b, conjugate, False), leaves)
+    assert torch.autograd.gradgradcheck(lambda a, b: complex_product(a, b, conjugate, b.shape[-1], False), leaves)
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize("columns", [3, 4, 9])
+def test_spare_terms_and_columns(columns, conjugate):
+    a, b = (each.requires_grad_() for each in operands((3, 1, 5, 6, 4)))
+    c = complex_product(a[..., :5], b, conjugate, columns, True)
+    expected = truth(a[..., :5], b[..., :5, :], conjugate)
+    expected = torch.nn.functional.pad(expected, (0, 5))[..., :columns]
+    assert c.is_contiguous()
+    assert relative_error(c, expected) < 1e-14
+    cotangent = torch.randn_like(c)
+    results, truths = (torch.autograd.grad(each, (a, b), cotangent) for each in (c, expected))
+    assert max(map(relative_error, results, truths)) < 1e-13
 
 
 def test_compilers_are_told_the_truth():
     a, b = (each.requires_grad_() for each in operands(SHAPES[1]))
     checks = "test_schema", "test_autograd_registration", "test_faketensor"
-    torch.library.opcheck(_opaque["complex_product"], (a, b, True, False), test_utils=checks)
+    torch.library.opcheck(_opaque["complex_product"], (a, b, True, 6, False), test_utils=checks)
 
 
 # Triton's interpreter has no arithmetic for bfloat16
@@ -61,5 +75,8 @@ def test_the_triton_kernel_is_its_twin(shape, conjugate, dtype):
     c = a.new_full((2, *a.shape[1:4], b.shape[-1]), torch.nan)
     launch(a, b, c, conjugate)
     assert relative_error(c, truth(a, b, conjugate)) < 4e-3
+    wider = a.new_full((2, *a.shape[1:4], b.shape[-1] + 3), torch.nan)
+    launch(a, b, wider, conjugate)
+    assert torch.equal(wider, torch.nn.functional.pad(c, (0, 3)))
     if DEVICE == "cpu":
         assert relative_error(_as_blocks(a.float(), b.float(), conjugate), truth(a, b, conjugate)) < 1e-6

@@ -69,7 +69,7 @@ def bench_ops(device: torch.device, ceilings: Ceilings, *, small: bool = False) 
             for training in (False, True):
                 slow: set[str] = set()
                 for case in cases:
-                    seconds = 0.01 if small else 0.4
+                    seconds = 0.01 if small else 0.05 if device.type == "cuda" else 0.4
                     row = _row(case, device, ceilings, precision, seconds, training=training, leave_out=slow)
                     slow |= {name for name in ("torch", "direct") if row["ms"].get(name, 0.0) > PATIENCE}
                     yield row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -32,13 +32,16 @@ WINDOWS = 3  # the first is not counted
 STEPS = 30  # in a window
 
 
-def bench_steps(device: torch.device, *, small: bool = False) -> Iterator[dict[str, Any]]:
-    """A row per case, masks at init or open to the whole grid, engine and precision."""
+def bench_steps(
+    device: torch.device, *, small: bool = False, ways: Collection[tuple[str, str]] | None = None
+) -> Iterator[dict[str, Any]]:
+    """A row per case, masks at init or open to the whole grid, and way: (engine, precision); by default all."""
+    ways = ways or (GPU_WAYS if device.type == "cuda" else CPU_WAYS)
     cases = SMALL_CASES if small else CASES if device.type == "cuda" else CPU_CASES
     steps = 2 if small else STEPS if device.type == "cuda" else 5
     for name, model, shape, settings, authors in cases:
         for full in (False, True):
-            for engine, precision in GPU_WAYS if device.type == "cuda" else CPU_WAYS:
+            for engine, precision in ways:
                 row = {"case": name, "full": full, "engine": engine, "precision": precision, "authors": authors[full]}
                 recipe = _recipe(model, shape, {**settings, "engine": engine, "precision": precision})
                 yield row | _measure(recipe, shape, device, full=full, steps=steps)

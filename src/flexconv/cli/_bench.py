@@ -12,6 +12,7 @@ from .._arguments import unknown_name
 from ._common import Device, errors, say
 
 TABLES = ("ops", "layers", "steps")
+WAYS = [f"{engine}-{precision}" for engine in ("eager", "compiled", "graph") for precision in ("fp32", "bf16")]
 
 
 def bench(
@@ -19,6 +20,10 @@ def bench(
     device: Device = "auto",
     out: Annotated[
         list[Path] | None, typer.Option(help="Also write the report here, as .json or .md by its name; repeatable.")
+    ] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(help="Engine and precision of training steps, as graph-bf16; repeatable. By default several."),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Tiny shapes, to see that everything runs.")] = False,
 ) -> None:
@@ -33,15 +38,20 @@ def bench(
             unknown_name("table", table, TABLES)
     for path in out or ():
         check_name(path)
+    for each in way or ():
+        if each not in WAYS:
+            unknown_name("way to train", each, WAYS)
+    ways = [tuple(each.split("-")) for each in way or ()]
     chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
     torch.manual_seed(0)
     ceilings = measure_ceilings(chosen, small=smoke)
-    command = ["flexconv bench", *(tables or ()), f"--device {chosen.type}", *(["--smoke"] if smoke else [])]
+    command = ["flexconv bench", *(tables or ()), f"--device {chosen.type}", *(f"--way {each}" for each in way or ())]
+    command += ["--smoke"] if smoke else []
     report = Report(machine(chosen), " ".join(command), ceilings, {})
     sources = {
         "ops": lambda: bench_ops(chosen, ceilings, small=smoke),
         "layers": lambda: bench_layers(chosen, ceilings, small=smoke),
-        "steps": lambda: bench_steps(chosen, small=smoke),
+        "steps": lambda: bench_steps(chosen, small=smoke, ways=ways),  # type: ignore[arg-type]
     }
     for table in [name for name in TABLES if name in (tables or TABLES)]:
         report.tables[table] = list(_counted(table, sources[table]()))

@@ -3,8 +3,9 @@
     c[f] = a[f] · b[f], or a[f] · conj b[f];     a [2, F, groups, M, K], b [2, F, groups, K, N] → c [2, F, groups, M, N]
 
 Part 0 is real, 1 imaginary. Gradients are products of the same kind. Strides may be any, and c is stored in the order
-in which a is, or plainly. Half precision on a GPU uses a Triton kernel, which reads every number once; everything else
-one real product of blocks twice as large.
+in which a is, or plainly. One of a and b may have more terms than the other, which meet nothing, and c more columns
+than b, which are 0: GPUs like some numbers better. Half precision there uses a Triton kernel, which reads every number
+once; everything else one real product of blocks twice as large.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ._steps import Steps, step
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, plain: bool) -> torch.Tensor:
-    c = _room(a, b.shape[-1], plain)
+def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
+    c = _room(a, columns, plain)
     if a.is_cuda and a.element_size() == 2 and not isinstance(a, FakeTensor) and _triton_works():
         from ._complex_product_triton import launch
 
         launch(a, b, c, conjugate)
     else:
-        c.copy_(_as_blocks(a, b, conjugate))
+        terms = min(a.shape[-1], b.shape[-2])
+        a, b = a[..., :terms], b[..., :terms, :columns]
+        c[..., : b.shape[-1]] = _as_blocks(a, b, conjugate)
+        c[..., b.shape[-1] :] = 0.0
     return c
 
 
@@ -53,7 +58,7 @@ def _triton_works() -> bool:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    a, b, ctx.conjugate, _ = inputs
+    a, b, ctx.conjugate, *_ = inputs
     ctx.save_for_backward(a, b)
 
 
@@ -61,13 +66,26 @@ def _gradient(steps: Steps, ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]
     """For c = a b:  ∂a = ∂c b*ᵀ,  ∂bᵀ = ∂cᵀ a*.  For c = a b*:  ∂a = ∂c bᵀ,  ∂b = aᵀ ∂c*."""
     a, b = ctx.saved_tensors
     product = steps["complex_product"]
-    for_a = product(gradient, b.mT, not ctx.conjugate, False) if ctx.needs_input_grad[0] else None
+    terms, columns = b.shape[-2:]
+    for_a = product(gradient, b.mT, not ctx.conjugate, a.shape[-1], False) if ctx.needs_input_grad[0] else None
     for_b = None
-    if ctx.needs_input_grad[1]:
-        for_b = product(a.mT, gradient, True, True) if ctx.conjugate else product(gradient.mT, a, True, True).mT
-    return for_a, for_b, None, None
+    if ctx.needs_input_grad[1] and ctx.conjugate:
+        for_b = _with_rows(product(a.mT, gradient, True, columns, True), terms)
+    elif ctx.needs_input_grad[1]:
+        for_b = _with_rows(product(gradient.mT, a, True, terms, True), columns).mT
+    return for_a, for_b, None, None, None
+
+
+def _with_rows(c: torch.Tensor, rows: int) -> torch.Tensor:
+    """The first rows of c, and zeros where it has fewer."""
+    missing = rows - c.shape[-2]
+    return c[..., :rows, :] if missing <= 0 else F.pad(c, (0, 0, 0, missing))
 
 
 complex_product = step(
-    "complex_product", "(Tensor a, Tensor b, bool conjugate, bool plain) -> Tensor", _product, _keep, _gradient
+    "complex_product",
+    "(Tensor a, Tensor b, bool conjugate, int columns, bool plain) -> Tensor",
+    _product,
+    _keep,
+    _gradient,
 )

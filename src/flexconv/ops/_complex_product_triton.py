@@ -15,8 +15,8 @@ LARGEST_TILE = 64
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, conjugate: bool) -> None:
     """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or a · b*."""
     _, frequencies, groups, rows, columns = c.shape
-    sizes = rows, columns, a.shape[-1]
-    tiles = [min(LARGEST_TILE, max(16, triton.next_power_of_2(size))) for size in sizes]
+    sizes = rows, columns, min(a.shape[-1], b.shape[-2]), b.shape[-1]
+    tiles = [min(LARGEST_TILE, max(16, triton.next_power_of_2(size))) for size in sizes[:3]]
     grid = frequencies * groups, triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[1])
     outer = [stride for each in (a, b, c) for stride in each.stride()[:3]]
     unit = math.gcd(8, *outer)
@@ -35,7 +35,7 @@ def _complex_product(
     A_ROW: tl.constexpr, A_TERM: tl.constexpr,
     B_TERM: tl.constexpr, B_COLUMN: tl.constexpr,
     C_ROW: tl.constexpr, C_COLUMN: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, COLUMNS_OF_B: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_TERMS: tl.constexpr,
     CONJUGATE: tl.constexpr,
 ):  # fmt: skip
@@ -53,7 +53,7 @@ def _complex_product(
         from_a = row * A_ROW + term[None, :] * A_TERM
         from_b = term[:, None] * B_TERM + column * B_COLUMN
         wanted_a = (row < ROWS) & (term[None, :] < TERMS)
-        wanted_b = (term[:, None] < TERMS) & (column < COLUMNS)
+        wanted_b = (term[:, None] < TERMS) & (column < COLUMNS_OF_B)
         a_real = tl.load(a + from_a, wanted_a, 0.0)
         a_imaginary = tl.load(a + a_part * UNIT + from_a, wanted_a, 0.0)
         b_real = tl.load(b + from_b, wanted_b, 0.0)

@@ -103,8 +103,8 @@ def _dft_conv(
         y = _scaled(spectra, gains.transpose(2, 3))
     else:
         split = spectra.view(2, -1, batch, groups, fan_in).transpose(2, 3)
-        blocks = gains.reshape(2, -1, groups, out // groups, fan_in).mT
-        y = complex_product(split, blocks, False, False).transpose(2, 3).reshape(2, -1, batch, out)
+        blocks = gains.unflatten(2, (groups, out // groups)).mT
+        y = complex_product(split, blocks, False, out // groups, False).transpose(2, 3).reshape(2, -1, batch, out)
     y = synthesise(y, _matrices(plan.y, x, x.dtype), list(produced), plan.style)
     return y if produced == outputs else y[..., : outputs[0]].contiguous()
 
@@ -199,9 +199,8 @@ def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
     least = shortest_circle(x, weight, y)
 
     def cost(inner: int) -> float:
-        outer = _outer(least, inner)
         copies = 0.05 * sum(each.number % inner > 0 for each in (x, y))
-        return outer * inner * (outer + 5 * inner) * (1 + copies)
+        return _outer(least, inner) * inner * (max(x.number, y.number) / inner + 2 * inner) * (1 + copies)
 
     inner = min(range(8, 8 * math.isqrt(least // 64) + 16, 8), key=cost)
     circles = _outer(least, inner), inner

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ._dft_transform import analyse
 from ._low_rank import LowRank
@@ -19,7 +20,10 @@ from ._low_rank import LowRank
 def gains_of(
     weight: torch.Tensor | LowRank, matrices: Sequence[torch.Tensor], style: str, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Weight [out, in/groups, *taps] in the dtype of the matrices → gains [2, frequencies, out, in/groups]."""
+    """Weight [out, in/groups, *taps] in the dtype of the matrices → gains [2, frequencies, out, in/groups] in another.
+
+    There may be more input channels than there are, with gains of 0.
+    """
     if not isinstance(weight, LowRank):
         taps = math.prod(weight.shape[2:])
         return analyse(weight, [matrices[0][:, :taps]] if style == "whole" else matrices, style).to(dtype)
@@ -27,8 +31,12 @@ def gains_of(
         shapes = _FineProduct.apply(matrices[0], weight.basis.flatten(0, -2))
     else:
         shapes = analyse(weight.basis.movedim(-1, 0).unsqueeze(1), matrices, style).to(dtype).flatten(0, 1).squeeze(2)
-    gains = torch.mm(shapes, weight.mix.to(dtype).flatten(0, 1).t())
-    return gains.view(2, -1, *weight.shape[:2])
+    mix = weight.mix.to(dtype)
+    if dtype.itemsize == 2 and mix.shape[1] > 1 and mix.shape[0] * mix.shape[1] % 8:
+        mix = F.pad(
+            mix, (0, 0, 0, -mix.shape[1] % 8)
+        )  # rows of whole 16 bytes, or the largest products take twice as long
+    return torch.mm(shapes, mix.flatten(0, 1).t()).view(2, -1, *mix.shape[:2])
 
 
 class _FineProduct(torch.autograd.Function):

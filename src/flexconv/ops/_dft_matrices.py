@@ -103,10 +103,10 @@ def _by_axis(recipe: Recipe) -> list[np.ndarray]:
 
 
 def _long(recipe: Recipe) -> list[np.ndarray]:
-    """A sequence as `outer` rows of `inner` samples, position = row·inner + column: identity, rows, columns.
+    """A sequence as `outer` rows of `inner` samples, position = row·inner + column: rows, columns.
 
     With f = k + ½ + outer·l the row part of the angle depends on k alone.
-    Shapes: [inner, inner], [(k, part), rows], [k, (l, part), (part, column)].
+    Shapes: [(k, part), rows], [k, (l, part), (part, column)].
     """
     outer, inner = recipe.circles
     (points,) = recipe.points
@@ -117,7 +117,7 @@ def _long(recipe: Recipe) -> list[np.ndarray]:
     angles = _angles(outer * inner, doubled, Points(inner, points.start, points.step))
     cos, sin = np.cos(angles), sign * np.sin(angles)
     across = np.stack([np.stack([cos, -sin], 1), np.stack([sin, cos], 1)], 1)
-    return [np.eye(inner), down, across.reshape(outer // 2, 2 * inner, 2 * inner)]
+    return [down, across.reshape(outer // 2, 2 * inner, 2 * inner)]
 
 
 class MatrixCache:

@@ -52,7 +52,7 @@ def _synthesise(
     """Spectra → signals [batch, channels, *size]: the transpose of `_analyse`."""
     _, _, batch, channels = spectra.shape
     if style == "long":
-        return _synthesise_long(spectra, matrices, spectra.new_empty(batch, channels, *size))
+        return _synthesise_long(spectra, matrices, size)
     first, *others = matrices
     if style == "whole":
         return torch.mm(spectra.reshape(len(first), -1).t(), first).view(batch, channels, *size)
@@ -67,31 +67,24 @@ def _synthesise(
 
 
 def _analyse_long(x: torch.Tensor, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Sequences in two levels, after a product with the identity: the fastest way from [batch, …] to […, batch]."""
-    batch, channels, length = x.shape
-    identity, down, across = matrices
-    inner, lines = len(identity), channels * length // len(identity)
-    turned = x.new_empty(inner, lines, batch)  # [column, (channel, row), batch]
-    torch.bmm(_each(identity, lines), x.reshape(batch, lines, inner).permute(1, 2, 0), out=turned.transpose(0, 1))
-    t = x.new_empty(len(down), inner * channels, batch)  # [(row frequency, part), (column, channel), batch]
-    rows = turned.view(inner * channels, down.shape[1], batch)
-    torch.bmm(_each(down, inner * channels), rows, out=t.transpose(0, 1))
-    t = torch.bmm(across, t.view(len(across), across.shape[2], channels * batch))
-    return t.view(-1, 2, channels, batch).permute(1, 0, 3, 2)
+    """Sequences in two levels: down the columns of each, then across the rows of all."""
+    batch, channels, _ = x.shape
+    down, across = matrices
+    rows = x.reshape(batch * channels, -1, across.shape[2] // 2)
+    t = torch.bmm(_each(down, batch * channels), rows)  # [sequence, (row frequency, part), column]
+    t = t.view(batch * channels, len(across), across.shape[2])
+    t = torch.bmm(across, t.permute(1, 2, 0))  # [row frequency, (column frequency, part), sequence]
+    return t.view(-1, 2, batch, channels).transpose(0, 1)
 
 
-def _synthesise_long(spectra: torch.Tensor, matrices: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    batch, channels, length = x.shape
-    identity, down, across = matrices
-    inner, lines = len(identity), channels * length // len(identity)
-    t = spectra.permute(1, 0, 3, 2).reshape(len(across), across.shape[1], channels * batch)
-    t = torch.bmm(across.transpose(1, 2), t).view(len(down), inner * channels, batch)
-    turned = x.new_empty(inner, lines, batch)
-    rows = turned.view(inner * channels, down.shape[1], batch)
-    torch.bmm(_each(down.T, inner * channels), t.transpose(0, 1), out=rows)
-    columns = turned.permute(1, 2, 0)  # [(channel, row), batch, column]
-    torch.bmm(columns, _each(identity, lines), out=x.view(batch, lines, inner).transpose(0, 1))
-    return x
+def _synthesise_long(spectra: torch.Tensor, matrices: Sequence[torch.Tensor], size: Sequence[int]) -> torch.Tensor:
+    _, _, batch, channels = spectra.shape
+    down, across = matrices
+    t = spectra.transpose(0, 1).reshape(len(across), across.shape[1], -1)
+    rows = t.new_empty(batch * channels, len(across), across.shape[2])
+    torch.bmm(t.transpose(1, 2), across, out=rows.transpose(0, 1))
+    x = torch.bmm(_each(down.T, batch * channels), rows.view(batch * channels, len(down), -1))
+    return x.view(batch, channels, *size)
 
 
 def _keep_analysis(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001

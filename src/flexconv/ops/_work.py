@@ -104,9 +104,9 @@ def dft_work(problem: Problem) -> Work | None:
 def _multiplications(recipe: Recipe) -> int:
     """Of one transform by products with the matrices of a recipe."""
     points = [each.number for each in recipe.points]
-    if recipe.style == "long":  # turn, down the columns, across the rows
+    if recipe.style == "long":  # down the columns, across the rows
         outer, inner = recipe.circles
-        return points[0] * (inner + outer) + 2 * outer * inner**2
+        return points[0] * outer + 2 * outer * inner**2
     *others, last = recipe.circles
     if recipe.style == "whole":
         return math.prod(recipe.circles) * math.prod(points)

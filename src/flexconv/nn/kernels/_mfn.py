@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from ..._arguments import positive_int
+from ..._matmul import matmul
 from ._base import KernelGenerator
-from ._linear import Affine, affine, matmul
+from ._linear import Affine, affine
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ..._arguments import per_axis_floats, positive
+from ..._matmul import matmul
 from .._grid import Axis
 from ._base import KernelGenerator
-from ._linear import matmul
 
 
 class NJet(KernelGenerator):
