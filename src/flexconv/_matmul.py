@@ -30,7 +30,8 @@ def tall_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not torch.compiler.is_compiling() or a.shape[-1] <= FEW_TERMS:
         return matmul(a, b)
     rows = a.shape[0]
-    pieces = F.pad(a, (0, 0, 0, -rows % PIECES)).unflatten(0, (PIECES, -1))
+    missing = 2 * PIECES - rows % PIECES  # two rows a piece at least: inductor's gradients with a single one are wrong
+    pieces = F.pad(a, (0, 0, 0, missing)).unflatten(0, (PIECES, -1))
     return matmul(pieces, b.expand(PIECES, *b.shape)).flatten(0, 1)[:rows]
 
 

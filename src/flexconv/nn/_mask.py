@@ -135,13 +135,18 @@ class GaussianMask(nn.Module):
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
         kept = self._kept(self.bounds((mean.detach(), sigma.detach()), axes), lines, axes)
-        if self.form == "guarded":
-            mean, sigma = _guard(mean, sigma, _coarser(axes))
+        mean, sigma = self.guarded(mean, sigma, axes)
         window = lines[0].new_ones(())
         for d, (x, keep) in enumerate(zip(lines, kept, strict=True)):
             profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
             window = window.unsqueeze(-1) * (profile * keep)
         return window
+
+    def guarded(
+        self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and σ […, D] as the window is computed with them; gradients at their limits lead back or vanish."""
+        return _guard(mean, sigma, _coarser(axes)) if self.form == "guarded" else (mean, sigma)
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         """The least |σ| per axis that the window is computed with; 0 in the authors' form, which has no guard."""
@@ -201,12 +206,17 @@ class RotatedGaussianMask(GaussianMask):
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
         rows, columns = self._kept(self.bounds((mean.detach(), sigma.detach(), angle.detach()), axes), lines, axes)
-        mean, sigma = _guard(mean, sigma, _coarsest(_coarser(axes)))
+        mean, sigma = self.guarded(mean, sigma, axes)
         cos, sin = angle.cos(), angle.sin()
         x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
         u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
         window = torch.exp(-0.5 * (u.square() + v.square()))
         return window * (rows.unsqueeze(1) * columns.unsqueeze(0))
+
+    def guarded(
+        self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _guard(mean, sigma, _coarsest(_coarser(axes)))
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         return [SIGMA_FLOOR * axis.spacing for axis in _coarsest(_coarser(axes))]
@@ -240,7 +250,7 @@ class _KeepInside(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        return torch.minimum(torch.maximum(x, low), high)
+        return torch.where(x < low, low, torch.where(x > high, high, x))  # whose own gradient at a limit is whole
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001, ARG004

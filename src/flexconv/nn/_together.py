@@ -83,6 +83,10 @@ class _Group:
         stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation a name
         outputs = [layer.generator.output_map for layer in self.layers]
         with no_autocast(self.lines[0].device.type):
+            if self.part.mask is not None:
+                # inside the region that follows, compilers forget the gradients of whatever has its own
+                mean, sigma = (stacked[f"mask.{name}"].to(self.lines[0].dtype) for name in ("mean", "sigma"))
+                stacked["mask.mean"], stacked["mask.sigma"] = self.part.mask.guarded(mean, sigma, self.part.axes)
             basis = _masked_features(self.part, stacked, self.lines)
             weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
             biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
