@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
-import torch.nn.functional as F
 
-PIECES = 32  # of the rows of a tall matrix
 FEW_TERMS = 3  # a product with so few is fused with what follows by compilers, and never stored
 
 
@@ -19,20 +17,6 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.is_cuda and a.dtype == torch.float32 and _tf32_allowed():
         return _SplitMatmul.apply(a, b)
     return a @ b
-
-
-def tall_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A @ b for a [n, in] of many more rows than b [in, out] has.
-
-    Compiled code takes the rows in pieces: the gradient of b, a small matrix that is a sum over all rows, would keep
-    a single multiprocessor of a GPU busy for longer than all the rest.
-    """
-    if not torch.compiler.is_compiling() or a.shape[-1] <= FEW_TERMS:
-        return matmul(a, b)
-    rows = a.shape[0]
-    missing = 2 * PIECES - rows % PIECES  # two rows a piece at least: inductor's gradients with a single one are wrong
-    pieces = F.pad(a, (0, 0, 0, missing)).unflatten(0, (PIECES, -1))
-    return matmul(pieces, b.expand(PIECES, *b.shape)).flatten(0, 1)[:rows]
 
 
 def _tf32_allowed() -> bool:

@@ -43,11 +43,12 @@ def bench_steps(
         for full in (False, True):
             for engine, precision in ways:
                 row = {"case": name, "full": full, "engine": engine, "precision": precision, "authors": authors[full]}
-                recipe = _recipe(model, shape, {**settings, "engine": engine, "precision": precision})
+                recipe = make_recipe(model, shape, {**settings, "engine": engine, "precision": precision})
                 yield row | _measure(recipe, shape, device, full=full, steps=steps)
 
 
-def _recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
+def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
+    """How the networks of `CASES` are trained."""
     tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
     recipe = train.build_recipe(tree | settings)
     assert isinstance(recipe, train.Recipe)
@@ -60,9 +61,8 @@ def _measure(
     """Milliseconds per step over windows of steps, of what training does between two batches."""
     images = noise(shape, recipe.batch_size * steps)
     network = build_model(recipe, images)
-    for module in network.modules():
-        if full and isinstance(module, GaussianMask):
-            torch.nn.init.constant_(module.sigma, 2.0)
+    if full:
+        open_masks(network)
     fabric = make_fabric(recipe, device.type)
     with tempfile.TemporaryDirectory() as folder:
         display = Display(None, epochs=1, steps_per_epoch=1)
@@ -91,6 +91,13 @@ def _window(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - began) / len(trainer.train_batches)
+
+
+def open_masks(network: torch.nn.Module) -> None:
+    """Let every kernel fill its grid."""
+    for module in network.modules():
+        if isinstance(module, GaussianMask):
+            torch.nn.init.constant_(module.sigma, 2.0)
 
 
 def noise(shape: tuple[int, ...], count: int) -> data.DataSplits:

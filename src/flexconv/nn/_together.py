@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, vmap
 
@@ -25,6 +26,8 @@ from ._grid import Window, mesh
 from .kernels import KernelGenerator
 
 Windows = tuple[Window, ...]
+
+PIECES = 16
 
 
 class KernelsTogether:
@@ -119,14 +122,41 @@ def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: li
 
     → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8, which GPUs want.
     """
-
-    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return functional_call(part, values, axes)
-
-    features, *masks = vmap(one)(parameters, *lines)
-    window = masks[0].unsqueeze(-1) if masks else torch.ones_like(features[..., :1])
+    features = _features(part, parameters, lines)
+    window = torch.ones_like(features[..., :1])
+    if part.mask is not None:
+        window = _for_each(part, "window", parameters, lines).unsqueeze(-1)
     missing = -(features.shape[-1] + 1) % 8
     return torch.cat([features * window, window, features.new_zeros(*features.shape[:-1], missing)], -1)
+
+
+def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+    """The generators' features [layers, *block, width], of the block cut into pieces along its first axis.
+
+    Gradients of small weights are sums over all taps: for each layer in one piece, they would keep a single
+    multiprocessor of a GPU busy for longer than everything else.
+    """
+    layers, length = lines[0].shape
+    missing = 2 * PIECES - length % PIECES  # two taps a piece at least: inductor's gradients with one row are wrong
+    pieces = F.pad(lines[0], (0, missing)).unflatten(1, (PIECES, -1)).flatten(0, 1)
+    others = [each.unsqueeze(1).expand(-1, PIECES, -1).flatten(0, 1) for each in lines[1:]]
+    copies = {
+        name: each.unsqueeze(1).expand(layers, PIECES, *each.shape[1:]).flatten(0, 1)
+        for name, each in parameters.items()
+    }
+    features = _for_each(part, "features", copies, [pieces, *others])
+    return features.unflatten(0, (layers, PIECES)).flatten(1, 2)[:, :length]
+
+
+def _for_each(
+    part: _Part, what: str, parameters: dict[str, torch.Tensor], lines: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """`part` with every one of the stacked parameters and lines."""
+
+    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
+        return functional_call(part, values, (what, *axes))
+
+    return vmap(one)(parameters, *lines)
 
 
 @functools.partial(Region, dynamic=True)
@@ -149,10 +179,12 @@ class _Part(nn.Module):
         own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
 
-    def forward(self, *lines: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, what: str, *lines: torch.Tensor) -> torch.Tensor:
+        if what == "window":
+            assert self.mask is not None
+            return self.mask(lines, self.axes)
         grid = mesh(lines)
-        features = self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
-        return (features,) if self.mask is None else (features, self.mask(lines, self.axes))
+        return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 
 
 def _can_share(generator: KernelGenerator) -> bool:

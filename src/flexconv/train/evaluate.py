@@ -40,7 +40,9 @@ def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
         logits = forward(model, batch)
         loss = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
-        totals += torch.stack([loss.double(), right.double(), torch.tensor(float(len(labels)))]).to(totals)
+        totals[0] += loss
+        totals[1] += right
+        totals[2] += len(labels)
     for module, mode in training:
         module.training = mode
     if batches.world_size > 1:

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import nn
 
-from ..._matmul import tall_matmul
+from ..._matmul import matmul
 
 
 def affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x Wᵀ + b: x [n, in], weight [out, in], bias [out] → [n, out], in the precision of x."""
-    return tall_matmul(x, weight.to(x.dtype).t()) + bias.to(x.dtype)
+    return matmul(x, weight.to(x.dtype).t()) + bias.to(x.dtype)
 
 
 class Affine(nn.Module):
