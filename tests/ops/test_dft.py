@@ -379,3 +379,11 @@ def test_matrices_are_not_made_during_a_capture():
         x + 1  # an empty capture would warn
         with pytest.raises(RuntimeError, match="once before the capture"):
             dft_conv(x, weight, None, geometry_of((21,), (19,), 1))
+
+
+def test_kernels_of_every_size_share_the_matrices_of_the_data():
+    plans = [
+        make_plan((32, 32), taps, (32, 32), tuple(k // 2 for k in taps), geometry_of((32, 32), taps, 1))
+        for taps in ((5, 7), (7, 5), (7, 7))
+    ]
+    assert len({recipe for plan in plans for recipe in (plan.x, plan.y)}) == 1

@@ -148,8 +148,8 @@ def make_plan(
 ) -> Plan | None:
     """How to transform these shapes, and whether images × channels are few; None where the FFT should."""
     points = (
-        tuple(Points(n, left, 1) for n, left in zip(size, lefts, strict=True)),
-        tuple(Points(k, 0, d) for k, d in zip(taps, geometry.dilation, strict=True)),
+        tuple(Points(n, 0, 1) for n in size),  # padding moves the taps, so that all kernels share the data's matrices
+        tuple(Points(k, -left, d) for k, left, d in zip(taps, lefts, geometry.dilation, strict=True)),
         tuple(Points(m, 0, s) for m, s in zip(outputs, geometry.stride, strict=True)),
     )
     least = [shortest_circle(*each) for each in zip(*points, strict=True)]
@@ -179,11 +179,11 @@ def _style(circles: tuple[int, ...], size: tuple[int, ...], few: bool) -> str:
 def shortest_circle(x: Points, weight: Points, y: Points) -> int:
     """The smallest circle on which no output meets a sample from another turn.
 
-    Output n reads sample m through tap j where n·stride + j·dilation − (left + m) = 0. On a circle, multiples of N do
-    as well: N must be larger than anything the left side can be.
+    Output n reads sample m through tap j where n·stride + j·dilation − left − m = 0. On a circle, multiples of N do as
+    well: N must be larger than anything the left side can be, of either sign.
     """
-    furthest = (y.number - 1) * y.step + (weight.number - 1) * weight.step - x.start
-    return max(x.start + x.number, furthest + 1, 1)
+    first, last = weight.start - x.start, weight.start - x.start + (weight.number - 1) * weight.step
+    return max(last + (y.number - 1) * y.step + 1, x.number - first, 1)
 
 
 def _rounded(least: int, *, last: bool, alone: bool) -> int:

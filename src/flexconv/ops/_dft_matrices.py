@@ -1,6 +1,6 @@
 """The matrices of `_dft.py`: real Fourier bases at the positions a convolution reads and writes, and their cache.
 
-Along an axis laid on a circle of N, x sits at positions left + m, taps at j·dilation, outputs at n·stride. A matrix
+Along an axis laid on a circle of N, x sits at positions m, taps at j·dilation − left, outputs at n·stride. A matrix
 holds cos and −sin of 2π·f·position / N for just those positions, so that padding, dilation and stride cost nothing.
 
 Frequencies of the last axis are odd multiples of ½: f + ½ for f = 0 … N − 1. A turn around the circle changes the sign
