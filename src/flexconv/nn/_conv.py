@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
-from .._context import autocast_enabled
+from .._context import autocast_enabled, no_autocast
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
 from ..ops._low_rank import Factors, LowRank, as_tensor
@@ -128,6 +128,20 @@ class FlexConvNd(nn.Module):
             values = values * tap_weights(self.axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
+    def _sample_factors(self, windows: Sequence[Window]) -> LowRank:
+        """The kernel on a window of the grid by its factors; the bias of the output map counts as one more feature."""
+        axes, output = self.axes, self.generator.output_map
+        assert output is not None
+        dtype, device = self.generator.compute_dtype, self._like().device
+        lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
+        grid = mesh(lines)
+        with no_autocast(device.type):
+            features = self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+            window = features.new_ones(grid.shape[1:]) if self.mask is None else self.mask(lines, axes)
+            basis = torch.cat([features * window.unsqueeze(-1), window.unsqueeze(-1)], -1)
+            mix = torch.cat([output.effective_weight(dtype), output.bias.to(dtype).unsqueeze(1)], 1)
+        return self._low_rank(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
+
     def _low_rank(self, factors: Callable[[torch.dtype], Factors], windows: Sequence[Window]) -> LowRank:
         """The kernel by its factors: mix [·, rank], and basis [*block, rank] that begins with the windows."""
         block = tuple(slice(stop - start) for start, stop in windows)
@@ -157,7 +171,7 @@ class FlexConvNd(nn.Module):
             return self._convolve(x.unsqueeze(0), bias).squeeze(0)
         windows = self._windows_in_force()
         dtype = None if autocast_enabled(x.device.type) else x.dtype
-        weight = self._weight(windows, dtype) if self._ahead is None else self._made_ahead(dtype)
+        weight = self._weight(windows, dtype) if self._kept else self._fresh(windows, dtype)
         pads = self._pads_of(windows)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
@@ -170,14 +184,23 @@ class FlexConvNd(nn.Module):
             weight = self._sample(windows) if self._ahead is None else as_tensor(self._ahead)
             return weight if dtype is None else weight.to(dtype)
 
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not self._kept:
             return sample()
         key = windows, dtype, self.kernel_scale, self.axes
         return self._cache.get(sample, key, [*self.parameters(), *self.buffers()])
 
-    def _made_ahead(self, dtype: torch.dtype | None) -> torch.Tensor | LowRank:
-        assert self._ahead is not None
-        return self._ahead if dtype is None else self._ahead.to(dtype)
+    @property
+    def _kept(self) -> bool:
+        """Whether a kernel is kept for the next time."""
+        return not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+    def _fresh(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor | LowRank:
+        """A kernel that is used once: by its factors where it has any, since transforms of those are fewer."""
+        kernel = self._ahead
+        if kernel is None:
+            by_factors = self.generator.has_factors and not torch.compiler.is_compiling()
+            kernel = self._sample_factors(windows) if by_factors else self._sample(windows)
+        return kernel if dtype is None else kernel.to(dtype)
 
     def _pads_of(self, windows: Sequence[Window]) -> Pads:
         """Padding that puts a window's taps where they are in the whole grid; negative where they look elsewhere."""

@@ -23,7 +23,6 @@ from .._context import no_autocast
 from .._regions import Region
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
-from .kernels import KernelGenerator
 
 Windows = tuple[Window, ...]
 
@@ -39,7 +38,7 @@ class KernelsTogether:
         self.alone: list[FlexConvNd] = []
         groups: dict[object, list[FlexConvNd]] = {}
         for layer in self.layers:
-            if _can_share(layer.generator):
+            if layer.generator.has_factors:
                 groups.setdefault(_likeness(layer), []).append(layer)
             else:
                 self.alone.append(layer)
@@ -185,13 +184,6 @@ class _Part(nn.Module):
             return self.mask(lines, self.axes)
         grid = mesh(lines)
         return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
-
-
-def _can_share(generator: KernelGenerator) -> bool:
-    """Whether a generator is its features and an output map, and nothing of a user's in between."""
-    plain = type(generator).evaluate is KernelGenerator.evaluate and type(generator).forward is KernelGenerator.forward
-    hooked = generator._forward_hooks or generator._forward_pre_hooks
-    return plain and not hooked and generator.output_map is not None
 
 
 def _likeness(layer: FlexConvNd) -> object:

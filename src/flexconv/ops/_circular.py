@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._context import exporting
+from .._matmul import matmul
 
 
 def circular_correlation(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
@@ -35,11 +36,33 @@ def mix_channels(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Te
     out_channels, fan_in = weight.shape[:2]
     if fan_in == 1:  # depthwise: nothing to sum. (A lazy conj() is lost on the way through a compiled graph.)
         return x.repeat_interleave(out_channels // groups, 1) * weight.squeeze(1).conj().resolve_conj()
-    # one small matrix product per group and frequency; contiguous first, or they are looped over one by one
-    x = x.reshape(batch, groups, fan_in, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
-    weight = weight.reshape(groups, out_channels // groups, fan_in, -1).permute(0, 3, 1, 2).flatten(0, 1).contiguous()
-    y = torch.bmm(x, weight.mH).unflatten(0, (groups, -1)).permute(2, 0, 3, 1)
-    return y.reshape(batch, out_channels, *freqs)
+    weight = weight.reshape(groups, out_channels // groups, fan_in, -1).permute(0, 3, 1, 2)
+    return _sum_over_channels(x, weight).reshape(batch, out_channels, *freqs)
+
+
+def _sum_over_channels(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """X [batch, in, *freqs], W [groups, frequencies, out/groups, in/groups] → [batch, groups, out/groups, frequencies].
+
+    One small matrix product per group and frequency; contiguous first, or they are looped over one by one.
+    """
+    groups, _, _, fan_in = weight.shape
+    x = x.reshape(x.shape[0], groups, fan_in, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
+    y = torch.bmm(x, weight.flatten(0, 1).contiguous().mH)
+    return y.unflatten(0, (groups, -1)).permute(2, 0, 3, 1)
+
+
+def low_rank_correlation(x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor, groups: int) -> torch.Tensor:
+    """As `circular_correlation` with the kernel Σ_r mix[o, i, r] · basis[r, …], of which only the basis is transformed.
+
+    x [batch, in, *N], basis [rank, *taps], mix [out, in/groups, rank] → [batch, out, *N].
+    """
+    size = x.shape[2:]
+    spectra = torch.fft.rfftn(basis, size, tuple(range(1, basis.ndim))).flatten(1)  # [rank, frequencies]
+    parts = (matmul(part.t(), mix.flatten(0, 1).t()) for part in (spectra.real, spectra.imag))
+    weight = torch.complex(*parts).view(-1, groups, mix.shape[0] // groups, mix.shape[1]).transpose(0, 1)
+    spectrum = _spectrum(x, size)
+    y = _sum_over_channels(spectrum, weight)
+    return _inverse(y.reshape(x.shape[0], mix.shape[0], *spectrum.shape[2:]), size)
 
 
 @torch.library.custom_op("flexconv::circular_correlation", mutates_args=())

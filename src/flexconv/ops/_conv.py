@@ -113,8 +113,8 @@ def conv_nd(
         algorithm = pick(x, weight, geometry)
     if algorithm == "fft" and x.shape[0] == 0:
         algorithm = "direct"  # an FFT of an empty batch is an error in some FFT libraries
-    if algorithm == "dft":
-        return dft_conv(x, weight, bias, geometry)
+    if algorithm in ("fft", "dft"):
+        return (fft_conv if algorithm == "fft" else dft_conv)(x, weight, bias, geometry)
     return ALGORITHMS[algorithm](x, as_tensor(weight), bias, geometry)
 
 

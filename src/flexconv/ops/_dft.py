@@ -81,7 +81,7 @@ def dft_conv(
         few = index(used.shape[0]) * index(used.shape[1]) <= FEW_ROWS
         plan = planned(size, taps, made, lefts, geometry, style, few=few)
     if plan is None:
-        return fft_conv(x, as_tensor(weight), bias, geometry)
+        return fft_conv(x, weight, bias, geometry)
     with no_autocast(device):
         # transforms in several products round several times: the kernel's, which are small, are spared that
         fine = dtype if plan.style == "whole" else torch.promote_types(dtype, torch.float32)

@@ -13,6 +13,7 @@ from ._fft import circular_sizes
 from ._geometry import Geometry, output_size
 
 WIDE = 14  # taps per row from which libraries fall back to slower kernels
+SUM_OF_SPECTRA = 0.2  # of what a transform costs: the spectrum of a kernel from those of its factors
 ALIGNED = 8  # channels that tensor cores take at once
 
 
@@ -64,7 +65,8 @@ def fft_work(problem: Problem) -> Work:
     points = math.prod(circles)
     freqs = math.prod(circles[:-1]) * (circles[-1] // 2 + 1)
     pairs = out * fan_in
-    transforms = batch * (channels + out) + pairs
+    kernels = pairs if problem.rank is None else problem.rank + SUM_OF_SPECTRA * pairs
+    transforms = batch * (channels + out) + kernels
     return Work(
         kind(problem),
         (transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points),

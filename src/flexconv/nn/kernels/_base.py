@@ -40,6 +40,13 @@ class KernelGenerator(nn.Module):
         """The linear map from features to kernel values, where a generator ends in one."""
         return None
 
+    @property
+    def has_factors(self) -> bool:
+        """Whether it is its features and its output map, and nothing of a user's in between."""
+        cls, hooked = type(self), self._forward_hooks or self._forward_pre_hooks
+        plain = cls.evaluate is KernelGenerator.evaluate and cls.forward is KernelGenerator.forward
+        return plain and not hooked and self.output_map is not None
+
     def features(self, points: torch.Tensor) -> torch.Tensor:
         """What the output map is given, at points [n, D] → [n, width]."""
         raise TypeError(f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}")
