@@ -138,3 +138,23 @@ def test_captured_as_a_cuda_graph():
             y = model(x)
         graph.replay()
     assert relative_error(y, expected) < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("readout", ["last", "mean", "every"])
+def test_sequences_of_unequal_length_captured_as_a_cuda_graph(readout):
+    model = flexconv.models.FlexTCN(in_channels=2, num_classes=3, length=20, widths=[4], readout=readout).cuda().eval()
+    refresh_extents(model)
+    x = torch.randn(3, 2, 20, device="cuda")
+    lengths = torch.tensor([20, 11, 3], device="cuda")
+    with torch.no_grad():
+        expected = model(x, lengths)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            model(x, lengths)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x, lengths)
+        graph.replay()
+    assert relative_error(y, expected) < 1e-3

@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import _WeightNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from ._convert_report import ConvertedLayer
+from ._hooks import hooks_of
 from .nn import FlexConv1d, FlexConv2d, FlexConv3d
 from .nn._conv import FlexConvNd
 
@@ -175,6 +176,4 @@ def _weight_normed(conv: nn.Module) -> bool:
 
 
 def _plain_hooks(conv: nn.Module) -> list[Any]:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    hooks = [hook for kind in kinds for hook in getattr(conv, kind).values()]
-    return [hook for hook in hooks if not isinstance(hook, WeightNorm)]
+    return [hook for hook in hooks_of(conv) if not isinstance(hook, WeightNorm)]

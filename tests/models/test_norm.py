@@ -116,3 +116,23 @@ def test_batches_are_counted_once_whoever_counts():
     counts = {name: int(buffer) for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")}
     assert counts.pop("blocks.0.norm1.num_batches_tracked") == 0
     assert set(counts.values()) == {2}
+
+
+def test_modules_of_users_are_called():
+    class Twice(nn.BatchNorm2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Shifted(FlexConv2d):
+        def forward(self, x):
+            return super().forward(x) + torch.arange(36.0).view(6, 6)
+
+    torch.manual_seed(0)
+    model = MODELS["flexnet"]()
+    model.stem_norm, model.stem, model.blocks[0] = Twice(3), Shifted(2, 3, 5), nn.Identity()
+    other = copy.deepcopy(model)
+    x = torch.randn(4, 2, 6, 6)
+    with compiled_regions():
+        y = other(x)
+    torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
+    assert other.stem_norm.num_batches_tracked == 1

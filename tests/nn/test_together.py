@@ -1,15 +1,18 @@
 """Kernels sampled together are those of each layer by itself."""
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
 from flexconv._regions import Region, compiled_regions
-from flexconv.nn import GENERATORS, _together
+from flexconv.nn import GENERATORS, MAGNet, _together
 from flexconv.nn._together import KernelsTogether
+from flexconv.ops import conv2d
 from flexconv.ops._low_rank import as_tensor
 
 
@@ -82,6 +85,72 @@ def test_hooks_are_called():
     net = Net(FlexConv2d(1, 1, 9, dtype=torch.float64), FlexConv2d(1, 1, 9, dtype=torch.float64))
     net.layers[0].generator.register_forward_hook(lambda *everything: 2 * everything[-1])
     compare(net, groups=1, alone=1)
+
+
+@pytest.mark.parametrize("where", ["mask", "generator.output"])
+def test_hooks_inside_are_called_for_their_own_layer_alone(where):
+    net = Net(*(FlexConv2d(1, 1, 9, dtype=torch.float64) for _ in range(3)))
+    net.layers[1].get_submodule(where).register_forward_hook(lambda *everything: 2 * everything[-1])
+    compare(net, groups=1, alone=1)
+    layer, x = net.layers[1], torch.randn(2, 1, 9, 9, dtype=torch.float64)
+    expected = conv2d(x, layer.kernel(), layer.bias)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_masks_of_users_are_sampled_alone():
+    class Softened(nn.Module):
+        def forward(self, sigma):
+            return nn.functional.softplus(sigma)
+
+    class Unguarded(GaussianMask):
+        def guarded(self, mean, sigma, axes):  # noqa: ARG002
+            return mean, sigma
+
+    net = Net(*(FlexConv2d(1, 1, 9, dtype=torch.float64) for _ in range(2)))
+    net.layers.append(FlexConv2d(1, 1, 9, mask=Unguarded(2, sigma=0.01, dtype=torch.float64), dtype=torch.float64))
+    parametrize.register_parametrization(net.layers[1].mask, "sigma", Softened())
+    compare(net, groups=1, alone=2)
+
+
+def test_whatever_a_generator_remembers_may_tell_it_from_others():
+    class Bent(MAGNet):
+        bend: list[Callable[[torch.Tensor], torch.Tensor]]
+
+        def features(self, points):
+            return self.bend[0](super().features(points))
+
+    layers = [FlexConv2d(1, 1, 9, kernel=Bent(2, 1, dtype=torch.float64), dtype=torch.float64) for _ in range(3)]
+    for layer, bend in zip(layers, (torch.tanh, torch.tanh, torch.sin), strict=True):
+        layer.generator.bend = [bend]
+    compare(Net(*layers), groups=2, alone=0)
+
+
+def test_a_look_without_gradients_takes_none_from_others():
+    net = nn.Sequential(FlexConv2d(1, 2, 9, algorithm="dft"), FlexConv2d(2, 1, 9, algorithm="dft"))
+    x = torch.randn(2, 1, 9, 9)
+    with KernelsTogether(net).ahead(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.no_grad():
+            net(x)
+        net(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_a_kernel_made_ahead_is_not_kept_for_later():
+    net = nn.Sequential(FlexConv2d(1, 1, 9)).eval()
+    x = torch.randn(1, 1, 9, 9)
+    with torch.no_grad():
+        with KernelsTogether(net).ahead():
+            nn.init.constant_(net[0].generator.output.weight, 0.5)  # too late for the one at hand
+            net(x)
+        torch.testing.assert_close(net(x), conv2d(x, net[0].kernel(), net[0].bias))
+
+
+def test_on_a_grid_too_coarse_for_its_mask():
+    torch.manual_seed(0)
+    net = Net(*(FlexConv1d(2, 2, 33, dtype=torch.float64) for _ in range(2)))
+    coarse = at_resolution(net, 0.25)
+    assert coarse.layers[0].mask.sigma < coarse.layers[0].mask.sigma_floor(coarse.layers[0].axes)[0]
+    compare(coarse, groups=0, alone=2)
 
 
 def test_causal_and_at_another_resolution():

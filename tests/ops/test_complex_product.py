@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flexconv.ops._complex_product import _as_blocks, complex_product
+from flexconv.ops._complex_product import _as_blocks, complex_product, fits_32_bits
 from flexconv.ops._steps import _opaque
 from tests.conftest import relative_error
 
@@ -63,6 +63,12 @@ def test_compilers_are_told_the_truth():
     a, b = (each.requires_grad_() for each in operands(SHAPES[1]))
     checks = "test_schema", "test_autograd_registration", "test_faketensor"
     torch.library.opcheck(_opaque["complex_product"], (a, b, True, 6, False), test_utils=checks)
+
+
+def test_tensors_too_large_for_the_kernel_are_noticed():
+    assert fits_32_bits(torch.empty(2, 2**30, device="meta"))
+    assert not fits_32_bits(torch.empty(2, 2**30 + 1, device="meta"))
+    assert fits_32_bits(torch.empty(1, device="meta").expand(2, 2**40))  # one number
 
 
 # Triton's interpreter has no arithmetic for bfloat16

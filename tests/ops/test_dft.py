@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flexconv.bench._timing import as_in_training
-from flexconv.ops import _dft
+from flexconv.ops import _dft, conv1d
 from flexconv.ops._dft import dft_conv, make_plan, shortest_circle
 from flexconv.ops._dft_matrices import MatrixCache, Points, Recipe, build, scale, shapes
 from flexconv.ops._dft_transform import analyse
@@ -261,6 +261,25 @@ def test_compiles_in_one_graph_for_changing_shapes_with_gradients(backend, style
         geometry = geometry_of((length,), (9,), 2)
         results, truths = (with_gradients(f, leaves, geometry) for f in (compiled, conv))
         assert max(map(relative_error, results, truths)) < 1e-5
+
+
+def test_a_graph_serves_batches_of_any_size():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    _, weight, bias = make((40,), (9,), 2, 2, 1)
+
+    def conv(x):
+        return conv1d(x, weight, bias, groups=2, algorithm="dft")
+
+    compiled = torch.compile(conv, fullgraph=True, dynamic=True, backend=backend)
+    for batch in (5, 6, 9):
+        x = torch.randn(batch, 4, 40, dtype=torch.float64)
+        assert relative_error(compiled(x), conv(x)) < 1e-12
+    assert len(graphs) == 1
 
 
 def opcheck(operator, arguments):

@@ -66,3 +66,12 @@ def test_what_a_tensor_says_of_itself():
     assert torch.equal(kernel.narrow(3, 1, 2).tensor(), kernel.tensor().narrow(3, 1, 2))
     assert kernel.narrow(2, 1, 3).to(torch.float32).shape == (4, 2, 3, 3)
     assert relative_error(kernel.to(torch.float32).tensor(), whole) < 1e-6
+
+
+def test_a_kernel_is_rounded_once_whoever_lowers_it():
+    torch.manual_seed(0)
+    kernel = low_rank((5, 3), 4, 2, dtype=torch.float32)
+    whole = kernel.tensor()
+    assert torch.equal(kernel.to(torch.bfloat16).tensor(), whole.to(torch.bfloat16))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(kernel.tensor(), whole)

@@ -1,5 +1,6 @@
 """Adam in pieces is torch's own."""
 
+import copy
 import math
 
 import pytest
@@ -70,3 +71,24 @@ def test_a_step_of_infinite_gradients_is_skipped():
         scaler.update()
         assert optimizer.state[parameter]["step"] == steps
         assert torch.allclose(parameter, torch.tensor(1 - OPTIONS["lr"] * steps))
+
+
+def test_a_state_saved_by_another_adam_is_gone_on_with():
+    whole, cut = parameters(), parameters()
+    theirs = torch.optim.Adam(whole, **OPTIONS)
+    ours = FusedAdam(cut, **OPTIONS, decoupled_weight_decay=False)
+    give_gradients(whole, cut)
+    theirs.step()
+    saved = copy.deepcopy(theirs.state_dict())
+    ours.load_state_dict(saved)
+    assert ours.param_groups[0]["fused"]  # which is what has counters follow their parameters to a GPU
+    assert not saved["param_groups"][0]["fused"]
+    with torch.no_grad():
+        for mine, yours in zip(cut, whole, strict=True):
+            mine.copy_(yours)
+    give_gradients(whole, cut)
+    theirs.step()
+    ours.step()
+    for mine, yours in zip(cut, whole, strict=True):
+        torch.testing.assert_close(mine, yours)
+        assert ours.state[mine]["step"] == 2

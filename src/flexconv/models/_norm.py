@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import unknown_name
+from .._hooks import hooks_of
 from .._regions import Region, regions_are_compiled
-from ..nn._conv import FlexConvNd
+from ..nn import FlexConv1d, FlexConv2d
 
 NORMS = ("batch", "layer")
 
@@ -61,8 +62,8 @@ def without_bias(conv: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.
 
     A region takes the gradient of a bias together with others. A 1×1 convolution without one is a matrix product.
     """
-    if regions_are_compiled() and not _hooked(conv):
-        if isinstance(conv, FlexConvNd):
+    if regions_are_compiled() and not hooks_of(conv):
+        if type(conv) is FlexConv1d or type(conv) is FlexConv2d:
             return conv._convolve(x, None), conv.bias
         if _is_pointwise(conv):
             weight = conv.weight.flatten(1).expand(len(x), -1, -1)  # torch.matmul would lay x out anew
@@ -76,7 +77,8 @@ def count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
     They are looked for among `norms` and what the blocks call norm1 and norm2.
     """
     if regions_are_compiled():
-        everywhere = [*norms, *(getattr(block, name) for block in blocks for name in ("norm1", "norm2"))]
+        children = (child for block in blocks for child in block.named_children())
+        everywhere = [*norms, *(child for name, child in children if name in ("norm1", "norm2"))]
         counts = [norm.num_batches_tracked for norm in everywhere if _is_plain_batch_norm(norm)]
         if counts:
             torch._foreach_add_(counts, 1)  # type: ignore[arg-type]  (none is None in such a norm)
@@ -92,7 +94,7 @@ def add_relu(x: torch.Tensor, shortcut: torch.Tensor, bias: torch.Tensor | None)
 
 def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
     """Torch's own with its usual settings, in training, with no hook that would want to be called."""
-    if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or _hooked(norm):
+    if not (type(norm) is nn.BatchNorm1d or type(norm) is nn.BatchNorm2d) or hooks_of(norm):
         return False
     return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
 
@@ -102,11 +104,6 @@ def _is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
     if not (type(conv) is nn.Conv1d or type(conv) is nn.Conv2d) or isinstance(conv.padding, str):
         return False
     return math.prod((*conv.kernel_size, *conv.stride, conv.groups)) == 1 and not any(conv.padding)
-
-
-def _hooked(module: nn.Module) -> bool:
-    backward = module._backward_hooks or module._backward_pre_hooks
-    return bool(module._forward_hooks or module._forward_pre_hooks or backward)
 
 
 @functools.partial(Region, dynamic=False)

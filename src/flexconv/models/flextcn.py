@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .._arguments import positive_int, unknown_name
-from ..nn._lengths import check_lengths, hide_padding
+from ..nn._lengths import can_look, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._norm import add_relu, conv_norm_relu, count_batch, make_norm, without_bias
@@ -124,7 +124,7 @@ class FlexTCN(Model):
 
     def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
         checked = check_lengths(lengths, x)
-        if self.readout != "every" and not torch.compiler.is_compiling() and checked.numel():
+        if self.readout != "every" and can_look(checked):
             shortest = int(torch.as_tensor(lengths).min())
             if shortest < 1:
                 raise ValueError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")

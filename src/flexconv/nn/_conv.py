@@ -192,7 +192,8 @@ class FlexConvNd(nn.Module):
     @property
     def _kept(self) -> bool:
         """Whether a kernel is kept for the next time."""
-        return not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        once = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        return not once and self._ahead is None
 
     def _fresh(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor | LowRank:
         """A kernel that is used once: by its factors where it has any, since transforms of those are fewer."""

@@ -20,12 +20,19 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> tor
             f"lengths must hold one number per sequence of a batch [batch, channels, length]; "
             f"got lengths of shape {tuple(lengths.shape)} for an input of shape {tuple(x.shape)}"
         )
-    if not torch.compiler.is_compiling() and lengths.numel():
+    if can_look(lengths):
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or longest > x.shape[-1]:
             wrong = shortest if shortest < 0 else longest
             raise ValueError(f"lengths must lie between 0 and the batch's length {x.shape[-1]}; got {wrong}")
     return lengths.to(x.device)
+
+
+def can_look(tensor: torch.Tensor) -> bool:
+    """Whether there are numbers that may be read here: not by a compiler, nor while a CUDA graph is captured."""
+    if torch.compiler.is_compiling() or not tensor.numel():
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def hide_padding(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -20,9 +20,11 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from .._context import no_autocast
+from .._hooks import hooks_of
 from .._regions import Region
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
+from ._mask import GaussianMask, RotatedGaussianMask
 
 Windows = tuple[Window, ...]
 
@@ -38,7 +40,7 @@ class KernelsTogether:
         self.alone: list[FlexConvNd] = []
         groups: dict[object, list[FlexConvNd]] = {}
         for layer in self.layers:
-            if layer.generator.has_factors:
+            if _can_share(layer):
                 groups.setdefault(_likeness(layer), []).append(layer)
             else:
                 self.alone.append(layer)
@@ -103,16 +105,17 @@ class _Shared:
 
     def __init__(self, basis: torch.Tensor, mix: torch.Tensor, channels: Sequence[int]) -> None:
         self.channels = channels
-        self._pieces = {basis.dtype: (basis.unbind(), mix.split(self.channels))}
         self._whole = basis, mix
+        self._pieces: dict[tuple[torch.dtype, bool], tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
 
     def factors(self, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of a layer in a dtype, to which all are converted at once."""
-        if dtype not in self._pieces:
+        key = dtype, torch.is_grad_enabled()  # what was converted without gradients is of no use to those who want them
+        if key not in self._pieces:
             basis, mix = (each.to(dtype) for each in self._whole)
-            self._pieces[dtype] = basis.unbind(), mix.split(self.channels)
-        basis, mix = self._pieces[dtype]
-        return basis[number], mix[number]
+            self._pieces[key] = basis.unbind(), mix.split(self.channels)
+        bases, mixes = self._pieces[key]
+        return bases[number], mixes[number]
 
 
 @functools.partial(Region, dynamic=True)
@@ -186,6 +189,19 @@ class _Part(nn.Module):
         return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 
 
+def _can_share(layer: FlexConvNd) -> bool:
+    """Whether a layer is its numbers, features, window and output map, and nothing of a user's in between.
+
+    Not on a grid coarser than what its mask was trained on: that guards one σ for each of the two, not once for both.
+    """
+    if not layer.generator.has_factors or any(map(hooks_of, _Part(layer).modules())):
+        return False
+    if layer.mask is None:
+        return True
+    coarser = any(axis.origin is not None and axis.spacing > axis.origin.spacing for axis in layer.axes)
+    return type(layer.mask) in (GaussianMask, RotatedGaussianMask) and not coarser
+
+
 def _likeness(layer: FlexConvNd) -> object:
     """What layers must have in common to be sampled together: everything but numbers and the output map."""
     part = _Part(layer)
@@ -199,6 +215,6 @@ def _likeness(layer: FlexConvNd) -> object:
 
 
 def _settings(module: nn.Module) -> list[tuple[str, object]]:
-    """Plain attributes of a module that its forward may depend on."""
-    plain = [(n, v) for n, v in vars(module).items() if isinstance(v, bool | int | float | str | tuple | type(None))]
-    return [(name, value) for name, value in plain if name != "channels" and not name.startswith("_")]
+    """Attributes of a module that its forward may depend on; tensors, which are not shown in full, by who they are."""
+    public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
+    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]

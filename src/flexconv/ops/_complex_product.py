@@ -21,7 +21,8 @@ from ._steps import Steps, step
 
 def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
     c = _room(a, columns, plain)
-    if a.is_cuda and a.element_size() == 2 and not isinstance(a, FakeTensor) and _triton_works():
+    on_gpu = a.is_cuda and a.element_size() == 2 and not isinstance(a, FakeTensor)
+    if on_gpu and all(map(fits_32_bits, (a, b, c))) and _triton_works():
         from ._complex_product_triton import launch
 
         launch(a, b, c, conjugate)
@@ -47,6 +48,11 @@ def _as_blocks(a: torch.Tensor, b: torch.Tensor, conjugate: bool) -> torch.Tenso
     block = torch.cat([torch.cat([real, imaginary], -1), torch.cat([-imaginary, real], -1)], -2)
     c = torch.cat([a[0], a[1]], -1) @ block
     return torch.stack(c.chunk(2, -1))
+
+
+def fits_32_bits(x: torch.Tensor) -> bool:
+    """Whether the offset of every number does: the kernel computes them so, where no tensor is too large for it."""
+    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) < 2**31
 
 
 def _triton_works() -> bool:

@@ -78,7 +78,7 @@ def dft_conv(
             tuple(index(n) for n in each) for each in (used.shape[2:], weight.shape[2:], outputs, lefts)
         )
         planned = make_plan if torch.compiler.is_compiling() else _remembered_plan
-        few = index(used.shape[0]) * index(used.shape[1]) <= FEW_ROWS
+        few = bool(used.shape[0] * used.shape[1] <= FEW_ROWS)  # but one graph for many sizes of a batch
         plan = planned(size, taps, made, lefts, geometry, style, few=few)
     if plan is None:
         return fft_conv(x, weight, bias, geometry)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from .._context import no_autocast
 from .._matmul import matmul
 
 Factors = tuple[torch.Tensor, torch.Tensor]
@@ -70,8 +71,12 @@ class LowRank:
         return LowRank(F.pad(self.basis, (0, 0, 0, missing)), self.mix, lowered)
 
     def tensor(self) -> torch.Tensor:
-        """The kernel itself."""
-        return matmul(self.mix.flatten(0, 1), self.basis.flatten(0, -2).t()).view(self.shape)
+        """The kernel itself, rounded to its dtype once, also under autocast."""
+        fine = torch.promote_types(self.dtype, torch.float32)
+        basis, mix = (self.basis, self.mix) if fine == self.dtype else self.lowered(fine)
+        with no_autocast(self.device.type):
+            kernel = matmul(mix.flatten(0, 1), basis.flatten(0, -2).t())
+        return kernel.view(self.shape).to(self.dtype)
 
 
 def as_tensor(weight: torch.Tensor | LowRank) -> torch.Tensor:

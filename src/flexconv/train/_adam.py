@@ -26,6 +26,11 @@ class FusedAdam(torch.optim.Adam):
     def __init__(self, params: Any, *, lr: float, betas: tuple[float, float], decoupled_weight_decay: bool) -> None:
         super().__init__(params, lr=lr, betas=betas, decoupled_weight_decay=decoupled_weight_decay, fused=True)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's own; and fused it stays, with its counters on the device, whatever saved the state was not."""
+        groups = [{**group, "fused": True} for group in state_dict["param_groups"]]
+        super().load_state_dict({**state_dict, "param_groups": groups})
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step, as torch's own."""

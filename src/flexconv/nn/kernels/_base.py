@@ -9,6 +9,7 @@ from torch import nn
 
 from ..._arguments import positive_int
 from ..._context import no_autocast
+from ..._hooks import hooks_of
 from .._grid import Axis
 from ._linear import Affine
 
@@ -43,9 +44,9 @@ class KernelGenerator(nn.Module):
     @property
     def has_factors(self) -> bool:
         """Whether it is its features and its output map, and nothing of a user's in between."""
-        cls, hooked = type(self), self._forward_hooks or self._forward_pre_hooks
+        cls, output = type(self), self.output_map
         plain = cls.evaluate is KernelGenerator.evaluate and cls.forward is KernelGenerator.forward
-        return plain and not hooked and self.output_map is not None
+        return plain and output is not None and not (hooks_of(self) or hooks_of(output))
 
     def features(self, points: torch.Tensor) -> torch.Tensor:
         """What the output map is given, at points [n, D] → [n, width]."""
