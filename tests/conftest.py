@@ -89,3 +89,11 @@ def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
     """‖result − truth‖ / ‖truth‖."""
     truth = truth.double()
     return ((result.double() - truth).norm() / truth.norm().clamp(min=1e-300)).item()
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch):
+    """Code for a CPU is compiled in half the time without its vector instructions."""
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "simdlen", 0)

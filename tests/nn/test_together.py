@@ -223,9 +223,10 @@ def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_compiler")
 def test_compiled_gradients_of_few_taps_and_of_masks_at_their_limits():
     torch.manual_seed(0)
-    small = functools.partial(GENERATORS["magnet"], hidden=4, layers=1)
+    small = functools.partial(GENERATORS["siren"], hidden=4, layers=3)
     net = Net(*(FlexConv2d(2, 2, 9, kernel=small, dtype=torch.float64) for _ in range(2)))  # σ below its floor of 0.125
     with compiled_regions():
         compare(net)
