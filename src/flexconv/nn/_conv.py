@@ -77,9 +77,7 @@ class FlexConvNd(nn.Module):
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
-        self._ahead: torch.Tensor | LowRank | None = (
-            None  # a kernel that was sampled before the forward, see `_together.py`
-        )
+        self._ahead: torch.Tensor | LowRank | None = None  # sampled before the forward, see `_together.py`
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -112,10 +110,8 @@ class FlexConvNd(nn.Module):
 
     def _sample(self, windows: Sequence[Window]) -> torch.Tensor:
         """Kernel values on a window of the grid → [out_channels, in_channels/groups, *sizes]."""
-        axes = self.axes
-        dtype, device = self.generator.compute_dtype, self._like().device
-        lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
-        mask = None if self.mask is None else self.mask(lines, axes)
+        lines = self._lines(windows)
+        mask = None if self.mask is None else self.mask(lines, self.axes)
         return self._finish(self.generator(mesh(lines)), mask, windows)
 
     def _finish(self, values: torch.Tensor, mask: torch.Tensor | None, windows: Sequence[Window]) -> torch.Tensor:
@@ -128,16 +124,21 @@ class FlexConvNd(nn.Module):
             values = values * tap_weights(self.axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
+    def _lines(self, windows: Sequence[Window]) -> list[torch.Tensor]:
+        """The coordinates of a window's taps, axis by axis."""
+        dtype, device = self.generator.compute_dtype, self._like().device
+        return [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(self.axes, windows, strict=True)]
+
     def _sample_factors(self, windows: Sequence[Window]) -> LowRank:
         """The kernel on a window of the grid by its factors; the bias of the output map counts as one more feature."""
-        axes, output = self.axes, self.generator.output_map
+        output = self.generator.output_map
         assert output is not None
-        dtype, device = self.generator.compute_dtype, self._like().device
-        lines = [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(axes, windows, strict=True)]
+        lines = self._lines(windows)
         grid = mesh(lines)
-        with no_autocast(device.type):
+        dtype = grid.dtype
+        with no_autocast(grid.device.type):
             features = self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
-            window = features.new_ones(grid.shape[1:]) if self.mask is None else self.mask(lines, axes)
+            window = features.new_ones(grid.shape[1:]) if self.mask is None else self.mask(lines, self.axes)
             basis = torch.cat([features * window.unsqueeze(-1), window.unsqueeze(-1)], -1)
             mix = torch.cat([output.effective_weight(dtype), output.bias.to(dtype).unsqueeze(1)], 1)
         return self._low_rank(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
