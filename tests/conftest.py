@@ -92,8 +92,9 @@ def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def quick_compiler(monkeypatch):
+def quick_compiler():
     """Code for a CPU is compiled in half the time without its vector instructions."""
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "simdlen", 0)
+    with config.patch({"cpp.simdlen": 0}):  # monkeypatch would take the setting away afterwards
+        yield
