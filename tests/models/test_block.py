@@ -8,22 +8,22 @@ from torch import nn
 
 from flexconv import FlexConv2d
 from flexconv._regions import compiled_regions
-from flexconv.models import CIFARResNet, FlexNet, FlexTCN, _norm
+from flexconv.models import CIFARResNet, FlexNet, FlexTCN, _block
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 
 SMALL = {"num_classes": 3, "generator_options": {"hidden": 4}}
 MODELS = {
-    "flexnet": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.0, **SMALL),
-    "flexnet layer": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.0, norm="layer", **SMALL),
-    "flextcn": lambda: FlexTCN(in_channels=2, length=8, widths=[3, 4], dropout=0.0, readout="mean", **SMALL),
+    "flexnet": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, **SMALL),
+    "flexnet layer": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, norm="layer", **SMALL),
+    "flextcn": lambda: FlexTCN(in_channels=2, length=8, widths=[3, 4], dropout=0.3, readout="mean", **SMALL),
     "resnet": lambda: CIFARResNet(in_channels=2, image_size=6, depth=8, width=2, shortcut="conv", conv="flex", **SMALL),
 }
 
 
 @pytest.fixture(autouse=True)
 def quick_compiler(monkeypatch):
-    for region in (_norm.add_relu, _norm._norm_relu):
+    for region in (_block._add_relu, _block._norm_relu):
         compiled = torch.compile(region.function, backend="aot_eager", fullgraph=True, dynamic=False)
         monkeypatch.setitem(region.__dict__, "compiled", compiled)
 
@@ -44,7 +44,9 @@ def test_regions_compute_what_the_modules_do(name):
     for _ in range(2):
         model.zero_grad()
         other.zero_grad()
+        torch.manual_seed(1)
         y = model(x)
+        torch.manual_seed(1)
         with compiled_regions():
             z = other(x)
         y.square().sum().backward()
@@ -88,10 +90,10 @@ def test_a_pointwise_convolution_is_a_product(conv, is_product, monkeypatch):
     bmm = torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda *args: products.append(1) or bmm(*args))
     with compiled_regions():
-        y, bias = _norm.without_bias(conv, x)
+        y, bias = _block.without_bias(conv, x)
     assert bool(products) == is_product
     torch.testing.assert_close(y if bias is None else y + bias[:, None, None], conv(x))
-    y, bias = _norm.without_bias(conv, x)
+    y, bias = _block.without_bias(conv, x)
     assert bias is None
     assert torch.equal(y, conv(x))
 
@@ -99,17 +101,19 @@ def test_a_pointwise_convolution_is_a_product(conv, is_product, monkeypatch):
 def test_hooks_see_their_modules_called():
     block = MODELS["flexnet"]().blocks[1]
     calls = []
-    for module in (block.shortcut, block.conv2, block.norm2):
+    watched = (block.shortcut, block.dropout, block.conv2, block.norm2)
+    for module in watched:
         module.register_forward_hook(lambda module, *_: calls.append(module))
     with compiled_regions():
         block(torch.randn(4, 3, 6, 6))
-    assert {id(module) for module in calls} == {id(block.shortcut), id(block.conv2), id(block.norm2)}
+    assert sorted(map(id, calls)) == sorted(map(id, watched))
 
 
 def test_batches_are_counted_once_whoever_counts():
     model = MODELS["flexnet"]()
     model.stem_norm.register_forward_hook(lambda *_: None)  # so that it runs by itself
     model.blocks[0].norm1.eval()
+    model.blocks[1].dropout.register_forward_hook(lambda *_: None)
     with compiled_regions():
         for _ in range(2):
             model(torch.randn(4, 2, 6, 6))
@@ -131,8 +135,28 @@ def test_modules_of_users_are_called():
     model = MODELS["flexnet"]()
     model.stem_norm, model.stem, model.blocks[0] = Twice(3), Shifted(2, 3, 5), nn.Identity()
     other = copy.deepcopy(model)
+    model.blocks[1].dropout, other.blocks[1].dropout = nn.Dropout2d(0.3), nn.Dropout2d(0.3)
     x = torch.randn(4, 2, 6, 6)
+    torch.manual_seed(1)
     with compiled_regions():
         y = other(x)
+    torch.manual_seed(1)
     torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
     assert other.stem_norm.num_batches_tracked == 1
+
+
+def test_dropout_keeps_its_share_and_the_mean():
+    block = FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.2, **SMALL).blocks[0]
+    x = torch.rand(64, 3, 32, 32) + 1.0
+    torch.manual_seed(0)
+    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.dropout)
+    assert abs((y == 0).float().mean() - 0.2) < 0.003
+    assert torch.allclose(y[y != 0], 1.25 * x[y != 0])
+    assert abs(y.mean() - x.mean()) < 0.01
+    assert torch.equal(_block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.eval().dropout), x)
+
+
+def test_dropout_rounds_once_in_half_precision():
+    x = torch.rand(10_000).bfloat16()
+    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(0.1))
+    assert torch.equal(y[y != 0], (x.float() / 0.9).bfloat16()[y != 0])

@@ -175,8 +175,8 @@ def test_multiplications_of_a_long_transform_are_those_of_its_matrices():
 
 
 def planned(size, taps, style):
-    ones, pads = (1,) * len(size), tuple((k // 2, k // 2) for k in taps)
-    plan = make_plan(size, taps, size, tuple(k // 2 for k in taps), Geometry(ones, pads, ones, 1), style)
+    ones = (1,) * len(size)
+    plan = make_plan(size, taps, size, tuple(k // 2 for k in taps), ones, ones, style)
     assert plan is not None
     return plan
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from ._base import Model, check_dropout, check_widths
+from ._block import conv_norm_relu, count_batch, without_bias
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import conv_norm_relu, count_batch, make_norm, without_bias
+from ._norm import make_norm
 
 
 class FlexNet(Model):
@@ -133,5 +134,5 @@ class FlexNetBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x))
-        return conv_norm_relu(self.conv2, self.norm2, h, *without_bias(self.shortcut, x))
+        h = conv_norm_relu(self.conv1, self.norm1, x, dropout=self.dropout)
+        return conv_norm_relu(self.conv2, self.norm2, h, before=without_bias(self.shortcut, x))

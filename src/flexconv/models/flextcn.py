@@ -11,8 +11,9 @@ from torch import nn
 from .._arguments import positive_int, unknown_name
 from ..nn._lengths import can_look, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
+from ._block import conv_norm_relu, count_batch, without_bias
 from ._convolution import ConvolutionFactory
-from ._norm import add_relu, conv_norm_relu, count_batch, make_norm, without_bias
+from ._norm import make_norm
 
 READOUTS = ("last", "mean", "every")
 
@@ -157,9 +158,9 @@ class FlexTCNBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(conv_norm_relu(self.conv1, self.norm1, x, lengths=lengths))
-        h = self.dropout(conv_norm_relu(self.conv2, self.norm2, h, lengths=lengths))
-        return add_relu(h, *without_bias(self.shortcut, x))
+        h = conv_norm_relu(self.conv1, self.norm1, x, dropout=self.dropout, lengths=lengths)
+        shortcut = without_bias(self.shortcut, x)
+        return conv_norm_relu(self.conv2, self.norm2, h, dropout=self.dropout, after=shortcut, lengths=lengths)
 
 
 def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:

@@ -11,8 +11,9 @@ from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
 from ._base import Model
+from ._block import conv_norm_relu, count_batch
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import conv_norm_relu, count_batch, make_norm
+from ._norm import make_norm
 
 SHORTCUTS = ("pad", "conv")
 
@@ -156,7 +157,7 @@ class CIFARResNetBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = conv_norm_relu(self.conv1, self.norm1, x)
-        return conv_norm_relu(self.conv2, self.norm2, h, self.shortcut(x))
+        return conv_norm_relu(self.conv2, self.norm2, h, before=(self.shortcut(x), None))
 
 
 class PaddedShortcut(nn.Module):

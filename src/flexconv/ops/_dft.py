@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .._context import autocast_enabled, exporting, no_autocast
 from ._complex_product import complex_product
 from ._dft_gains import gains_of
-from ._dft_matrices import Points, Recipe, cached_matrices, shapes
+from ._dft_matrices import Points, Recipe, cached_matrices, constant_matrices, shapes
 from ._dft_transform import analyse, synthesise
 from ._direct import direct_conv
 from ._fft import fft_conv
@@ -74,12 +74,11 @@ def dft_conv(
     if not _transformed():
         lefts = [left for left, _ in pads]
         # index() makes plain numbers of symbols: every size has matrices of its own, and so a graph of its own
-        size, taps, made, lefts = (
-            tuple(index(n) for n in each) for each in (used.shape[2:], weight.shape[2:], outputs, lefts)
-        )
+        numbers = used.shape[2:], weight.shape[2:], outputs, lefts, geometry.stride, geometry.dilation
+        size, taps, made, lefts, stride, dilation = (tuple(index(n) for n in each) for each in numbers)
         planned = make_plan if torch.compiler.is_compiling() else _remembered_plan
         few = bool(used.shape[0] * used.shape[1] <= FEW_ROWS)  # but one graph for many sizes of a batch
-        plan = planned(size, taps, made, lefts, geometry, style, few=few)
+        plan = planned(size, taps, made, lefts, stride, dilation, style, few=few)
     if plan is None:
         return fft_conv(x, weight, bias, geometry)
     with no_autocast(device):
@@ -125,10 +124,12 @@ def _lengthen(x: Kernel, recipe: Recipe) -> Kernel:
 
 def _matrices(recipe: Recipe, like: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
     """The matrices of a recipe on the device of a tensor; only their shapes where that has no data."""
-    if not torch.compiler.is_compiling() and (like.is_meta or isinstance(like, FakeTensor)):
+    if torch.compiler.is_compiling():
+        points = tuple((each.number, each.start, each.step) for each in recipe.points)
+        return constant_matrices(recipe.style, recipe.circles, points, recipe.kernel, dtype, like.device)
+    if like.is_meta or isinstance(like, FakeTensor):
         return [like.new_empty(shape, dtype=dtype) for shape in shapes(recipe)]
-    plain = tuple((each.number, each.start, each.step) for each in recipe.points)  # named tuples are lost on compilers
-    return cached_matrices(recipe.style, recipe.circles, plain, recipe.kernel, dtype, like.device)
+    return cached_matrices(recipe, dtype, like.device)
 
 
 def _transformed() -> bool:
@@ -141,7 +142,8 @@ def make_plan(
     taps: tuple[int, ...],
     outputs: tuple[int, ...],
     lefts: tuple[int, ...],
-    geometry: Geometry,
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
     style: str | None = None,
     *,
     few: bool = False,
@@ -149,8 +151,8 @@ def make_plan(
     """How to transform these shapes, and whether images × channels are few; None where the FFT should."""
     points = (
         tuple(Points(n, 0, 1) for n in size),  # padding moves the taps, so that all kernels share the data's matrices
-        tuple(Points(k, -left, d) for k, left, d in zip(taps, lefts, geometry.dilation, strict=True)),
-        tuple(Points(m, 0, s) for m, s in zip(outputs, geometry.stride, strict=True)),
+        tuple(Points(k, -left, d) for k, left, d in zip(taps, lefts, dilation, strict=True)),
+        tuple(Points(m, 0, s) for m, s in zip(outputs, stride, strict=True)),
     )
     least = [shortest_circle(*each) for each in zip(*points, strict=True)]
     circles = tuple(_rounded(n, last=axis == len(least) - 1, alone=len(least) == 1) for axis, n in enumerate(least))

@@ -25,8 +25,8 @@ def gains_of(
     There may be more input channels than there are, with gains of 0.
     """
     if not isinstance(weight, LowRank):
-        taps = math.prod(weight.shape[2:])
-        return analyse(weight, [matrices[0][:, :taps]] if style == "whole" else matrices, style).to(dtype)
+        taps = math.prod(weight.shape[2:])  # the rest of a matrix is its remainder
+        return analyse(weight, [matrices[0].narrow(1, 0, taps)] if style == "whole" else matrices, style).to(dtype)
     if style == "whole":
         shapes = _FineProduct.apply(matrices[0], weight.basis.flatten(0, -2))
     else:

@@ -184,8 +184,13 @@ def _bytes(matrices: list[torch.Tensor]) -> int:
 _cache = MatrixCache(limit=2**30)
 
 
+def cached_matrices(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """The matrices of a recipe."""
+    return _cache(recipe, dtype, device)
+
+
 @torch.compiler.assume_constant_result
-def cached_matrices(
+def constant_matrices(
     style: str,
     circles: tuple[int, ...],
     points: tuple[tuple[int, int, int], ...],
@@ -193,5 +198,10 @@ def cached_matrices(
     dtype: torch.dtype,
     device: torch.device,
 ) -> list[torch.Tensor]:
-    """The matrices of a recipe (its fields, as plain tuples); constants of a compiled graph."""
-    return _cache(Recipe(style, circles, tuple(Points(*each) for each in points), kernel), dtype, device)
+    """The same as constants of a graph that is being compiled, where named tuples are lost: a recipe by its fields."""
+    matrices = _cache(Recipe(style, circles, tuple(Points(*each) for each in points), kernel), dtype, device)
+    for each in matrices:
+        for tensor in (each, each._base):  # or their sizes are unknowns that nothing defines, with dynamic=True
+            # what torch._dynamo.mark_static does, but not while something is compiled
+            tensor._dynamo_static_indices = set(range(tensor.ndim))  # type: ignore[attr-defined]
+    return matrices

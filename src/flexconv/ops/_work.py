@@ -84,7 +84,15 @@ def dft_work(problem: Problem) -> Work | None:
     pads = [(index(left), index(right)) for left, right in problem.geometry.pads]
     read = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
     lefts = tuple(max(0, left) for left, _ in pads)
-    plan = make_plan(read, tuple(taps), outputs, lefts, problem.geometry, few=batch * channels <= FEW_ROWS)
+    plan = make_plan(
+        read,
+        tuple(taps),
+        outputs,
+        lefts,
+        problem.geometry.stride,
+        problem.geometry.dilation,
+        few=batch * channels <= FEW_ROWS,
+    )
     if plan is None:
         return None
     x, kernel, y = (_multiplications(recipe) for recipe in (plan.x, plan.weight, plan.y))
