@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, alias_penalty, at_resolution
+from flexconv._bandwidth import dense_kernel, denser, energy_spectrum
 from flexconv.bench import measure
 from flexconv.bench._report import machine
 from flexconv.nn import MAGNet
-from flexconv.spectrum import FORMULAS, _dense_kernel, _denser, _energy_spectrum, max_frequency, measured_bandwidth
+from flexconv.spectrum import FORMULAS, max_frequency, measured_bandwidth
 from flexconv.testing import _smooth_signal, resolution_error
 
 Layer = FlexConv1d | FlexConv2d
@@ -113,11 +114,11 @@ def _one_gabor_row() -> Row:
 @torch.no_grad()
 def energy_beyond(layer: Layer, limits: Sequence[float]) -> list[float]:
     """Share of the energy of the densely sampled, uncropped kernel above the limit of each axis."""
-    axes = [_denser(axis, OVERSAMPLE) for axis in layer.axes]
-    values = _dense_kernel(layer, axes, mask=True)
+    axes = [denser(axis, OVERSAMPLE) for axis in layer.axes]
+    values = dense_kernel(layer, axes, mask=True)
     shares = []
     for d, (axis, limit) in enumerate(zip(axes, limits, strict=True)):
-        energy = _energy_spectrum(values, d + 1)
+        energy = energy_spectrum(values, d + 1)
         frequency = torch.arange(len(energy)) / (2 * (len(energy) - 1) * axis.spacing)
         shares.append((energy[frequency > limit].sum() / energy.sum()).item())
     return shares

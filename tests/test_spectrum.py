@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flexconv import spectrum
+from flexconv import _bandwidth, _frequency
 from flexconv.compat import from_authors
 from flexconv.nn import (
     FlexConv1d,
@@ -50,12 +50,12 @@ def authors_model(file, size):
 
 def share_beyond(layer, limits, *, mask=True, oversample=8):
     """Share of the kernel's energy above the limit of each axis."""
-    axes = [spectrum._denser(axis, oversample) for axis in layer.axes]
+    axes = [_bandwidth.denser(axis, oversample) for axis in layer.axes]
     with torch.no_grad():
-        values = spectrum._dense_kernel(layer, axes, mask=mask)
+        values = _bandwidth.dense_kernel(layer, axes, mask=mask)
         shares = []
         for d, (axis, limit) in enumerate(zip(axes, limits, strict=True)):
-            energy = spectrum._energy_spectrum(values, d + 1)
+            energy = _bandwidth.energy_spectrum(values, d + 1)
             frequencies = torch.arange(len(energy)) / (2 * (len(energy) - 1) * axis.spacing)
             shares.append((energy[frequencies > limit].sum() / energy.sum()).item())
     return shares
@@ -98,9 +98,9 @@ def one_gabor(frequency, gamma, phase=0.3, size=33, **options):
 @pytest.mark.parametrize("cutoff", [1, 2])
 def test_frequencies_are_the_authors(file, name, cutoff):
     layer = authors_model(file, 9)[name]
-    filters = spectrum._filters([layer], mask=False, cutoff=cutoff, formula="authors")
+    filters = _frequency.filter_frequencies([layer], mask=False, cutoff=cutoff, formula="authors")
     assert relative_error(filters.flatten(), file[f"out/freq/gabor/h{cutoff}/{name}"]) < 1e-5
-    window = spectrum._window_frequency(spectrum._window([layer]), cutoff, "authors")
+    window = _frequency.window_frequency(_frequency.window_of([layer]), cutoff, "authors")
     assert relative_error(window.flatten(), file[f"out/maskfreq/h{cutoff}/{name}"][None]) < 1e-5
     for mask in (False, True):
         total = file[f"out/freq/gabor/h{cutoff}/{name}"].sum() + mask * file[f"out/maskfreq/h{cutoff}/{name}"]
@@ -111,9 +111,9 @@ def test_frequencies_are_the_authors(file, name, cutoff):
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_derived_frequencies(file, name):
     layer = authors_model(file, 33)[name]
-    exact = spectrum._filters([layer], mask=False, cutoff=2.0, formula="exact")
+    exact = _frequency.filter_frequencies([layer], mask=False, cutoff=2.0, formula="exact")
     assert relative_error(exact[0].amax(1), file[f"derived/per_channel_per_axis_h2/{name}"]) < 1e-12
-    paper = spectrum._filters([layer], mask=False, cutoff=2.0, formula="paper")
+    paper = _frequency.filter_frequencies([layer], mask=False, cutoff=2.0, formula="paper")
     assert relative_error(paper.flatten(), file[f"derived/paper_formula_h2/{name}"]) < 1e-12
     for mask, key in ((False, "nomask"), (True, "mask")):
         bound = max_frequency(layer, mask=mask)
@@ -164,10 +164,10 @@ def test_the_edge_of_one_gabor_is_where_the_formula_says(seed, dims, cutoff):
     frequency = gamma * (4 + 6 * torch.rand(dims, generator=random)) * sign
     layer = one_gabor(frequency.tolist(), gamma.tolist(), size=33)
     bounds = max_frequency(layer, cutoff=cutoff)
-    axes = [spectrum._denser(axis, 8) for axis in layer.axes]
-    values = spectrum._dense_kernel(layer, axes, mask=False).detach()
+    axes = [_bandwidth.denser(axis, 8) for axis in layer.axes]
+    values = _bandwidth.dense_kernel(layer, axes, mask=False).detach()
     for d, axis in enumerate(axes):
-        energy = spectrum._energy_spectrum(values, d + 1)
+        energy = _bandwidth.energy_spectrum(values, d + 1)
         bins = 1 / (2 * (len(energy) - 1) * axis.spacing)
         edge = torch.nonzero(energy >= energy.max() * math.exp(-(cutoff**2))).max() * bins
         assert abs(edge - bounds[d]) <= 2 * bins
@@ -256,7 +256,9 @@ def test_a_turned_envelope_and_a_turned_mask_swap_their_axes_after_a_quarter():
         layer.generator.theta.fill_(0.25)
     assert max_frequency(layer).tolist() == pytest.approx([38 / 2 / math.pi, 26 / 2 / math.pi])
     windows = [
-        spectrum._window([net(hidden=2, mask=RotatedGaussianMask(sigma=(0.3, 0.1), angle=angle, dtype=torch.float64))])
+        _frequency.window_of(
+            [net(hidden=2, mask=RotatedGaussianMask(sigma=(0.3, 0.1), angle=angle, dtype=torch.float64))]
+        )
         for angle in (0.0, math.pi / 2)
     ]
     torch.testing.assert_close(windows[0].precision, windows[1].precision.flip(1))
@@ -270,7 +272,7 @@ def test_the_mask_counts_as_it_is_guarded():
     assert torch.equal(max_frequency(layer), reference)
     with torch.no_grad():
         layer.mask.sigma.zero_()  # used as a third of the spacing 0.25
-    assert spectrum._window([layer]).precision.tolist()[0] == pytest.approx([144.0, 144.0])
+    assert _frequency.window_of([layer]).precision.tolist()[0] == pytest.approx([144.0, 144.0])
     (slope,) = torch.autograd.grad(max_frequency(layer).sum(), layer.mask.sigma)
     assert (slope < 0).all()  # descent makes it wider
 
@@ -351,7 +353,7 @@ def test_a_kernel_of_nothing_and_one_of_nan_are_measured_too():
 def test_chunks_change_nothing(monkeypatch):
     layer = net(hidden=2, size=9)
     whole = measured_bandwidth(layer)
-    monkeypatch.setattr(spectrum, "_CHUNK", 1000)
+    monkeypatch.setattr(_bandwidth, "_CHUNK", 1000)
     assert measured_bandwidth(layer) == whole
 
 

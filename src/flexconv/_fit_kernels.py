@@ -25,7 +25,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from .nn._conv import FlexConvNd
 from .nn._grid import Axis, Window, mesh
-from .nn._mask import effective_sigma
+from .nn._guard import effective_sigma
 from .nn.kernels import KernelGenerator
 from .nn.kernels._linear import Affine
 

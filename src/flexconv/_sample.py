@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ._bandwidth import uncropped
 from .nn._conv import FlexConvNd
 from .nn._grid import Axis, Window, mesh
-from .spectrum import _uncropped
 
 
 class Steps(NamedTuple):
@@ -69,7 +69,7 @@ def generated(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor:
 @torch.no_grad()
 def window(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The mask on a product grid before it is cropped → [*n]; None for a layer without one."""
-    return None if layer.mask is None else _uncropped(layer.mask)(lines, layer.axes)
+    return None if layer.mask is None else uncropped(layer.mask)(lines, layer.axes)
 
 
 @torch.no_grad()

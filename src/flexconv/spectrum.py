@@ -15,31 +15,22 @@ the domain and causal cuts add frequencies that no formula here counts; `measure
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from ._arguments import positive, positive_int, unknown_name
+from ._bandwidth import bandwidth, dense_kernel, denser, energy_spectrum
+from ._frequency import group_penalty, kernel_frequencies
 from .nn._conv import FlexConvNd
-from .nn._grid import Axis, coordinate_grid
-from .nn._mask import GaussianMask, RotatedGaussianMask, effective_sigma
+from .nn._mask import RotatedGaussianMask
 from .nn.kernels import FourierNet, GaborNet, NJet
-from .ops._fft import fast_length
 
 FORMULAS = ("exact", "authors", "paper")
 METHODS = ("together", "summed")
 MISSING = ("error", "skip")
-
-_TURN = 2 * math.pi
-_FINER_BINS = 4  # zero-padding of the measured spectrum
-_CHUNK = 1 << 24  # values transformed at a time
-
-
-# --- what users call --------------------------------------------------------------------------------------------------
 
 
 def nyquist(kernel_size: int | Sequence[int]) -> float | list[float]:
@@ -67,9 +58,9 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
         raise TypeError(f"max_frequency wants a FlexConv layer; got {type(layer).__name__}")
     _check_formula(formula)
     cutoff = positive("cutoff", cutoff)
-    if problem := _no_spectrum(layer, formula):
+    if problem := no_spectrum(layer, formula):
         raise ValueError(problem)
-    return _total([layer], mask=mask, cutoff=cutoff, formula=formula)[0].expand(layer.dims)
+    return kernel_frequencies([layer], mask=mask, cutoff=cutoff, formula=formula)[0].expand(layer.dims)
 
 
 @torch.no_grad()
@@ -85,9 +76,9 @@ def measured_bandwidth(
         raise TypeError(f"measured_bandwidth wants a FlexConv layer; got {type(layer).__name__}")
     if not 0 < energy < 1:
         raise ValueError(f"energy must lie between 0 and 1, a share of the whole; got {energy}")
-    axes = [_denser(axis, positive_int("oversample", oversample)) for axis in layer.axes]
-    values = _dense_kernel(layer, axes, mask=mask)
-    return [_bandwidth(_energy_spectrum(values, d + 1), axis.spacing, energy) for d, axis in enumerate(axes)]
+    axes = [denser(axis, positive_int("oversample", oversample)) for axis in layer.axes]
+    values = dense_kernel(layer, axes, mask=mask)
+    return [bandwidth(energy_spectrum(values, d + 1), axis.spacing, energy) for d, axis in enumerate(axes)]
 
 
 def alias_penalty(
@@ -131,7 +122,7 @@ def alias_penalty(
         raise ValueError(f"{type(model).__name__} has no FlexConv layer: there is nothing to penalise")
     total = layers[0][1]._like().new_zeros(())
     for group in _groups(layers, mask, formula, missing):
-        total = total + _penalty(group, method, mask=mask, cutoff=cutoff, formula=formula).to(total.device)
+        total = total + group_penalty(group, method, mask=mask, cutoff=cutoff, formula=formula).to(total.device)
     return weight * total
 
 
@@ -143,7 +134,7 @@ def _check_formula(formula: str) -> None:
         unknown_name("formula", formula, FORMULAS)
 
 
-def _no_spectrum(layer: FlexConvNd, formula: str, name: str = "") -> str | None:
+def no_spectrum(layer: FlexConvNd, formula: str, name: str = "") -> str | None:
     """Why the formula says nothing about a layer; None where it does."""
     generator, where = layer.generator, f" of layer {name!r}" if name else ""
     if isinstance(generator, NJet):
@@ -163,7 +154,7 @@ def _groups(layers: Sequence[tuple[str, FlexConvNd]], mask: bool, formula: str, 
     """Layers whose parameters can be stacked, together."""
     groups: dict[tuple[object, ...], list[FlexConvNd]] = {}
     for name, layer in layers:
-        problem = _no_spectrum(layer, formula, name)
+        problem = no_spectrum(layer, formula, name)
         if problem is None:
             groups.setdefault(_signature(layer, mask), []).append(layer)
         elif missing == "error":
@@ -183,194 +174,3 @@ def _signature(layer: FlexConvNd, mask: bool) -> tuple[object, ...]:
     if not mask or layer.mask is None:
         return (*shape, "no mask")
     return (*shape, isinstance(layer.mask, RotatedGaussianMask), str(layer.mask.sigma.dtype))
-
-
-# --- the formulas, for G layers at once -------------------------------------------------------------------------------
-
-
-class _Terms(NamedTuple):
-    """What the formulas are made of, in rad per unit: G layers of L filters with C channels on D axes."""
-
-    frequency: torch.Tensor  # [G, L, C, D]
-    gamma: torch.Tensor  # [G, L, C, D or 1]
-    precision: torch.Tensor  # [G, L, C, D]
-
-
-class _Window(NamedTuple):
-    """The masks of G layers."""
-
-    sigma: torch.Tensor  # [G, D], of the mask's own axes
-    precision: torch.Tensor  # [G, D], along the grid's axes
-
-
-def _terms(layers: Sequence[FlexConvNd]) -> _Terms:
-    dtype, generators = layers[0].generator.compute_dtype, [layer.generator for layer in layers]
-    frequency = torch.stack([g.frequency for g in generators]).to(dtype)  # type: ignore[arg-type]
-    gabors = [g for g in generators if isinstance(g, GaborNet)]
-    if not gabors:
-        none = torch.zeros_like(frequency)
-        return _Terms(frequency, none, none)
-    gamma = torch.stack([g.gamma for g in gabors]).to(dtype)
-    precision = gamma.square().expand_as(frequency)
-    thetas: list[torch.Tensor] = [g.theta for g in gabors if g.theta is not None]
-    if thetas:
-        precision = _turned(precision, _TURN * torch.stack(thetas).to(dtype).unsqueeze(-1))
-    return _Terms(frequency, gamma, precision)
-
-
-def _window(layers: Sequence[FlexConvNd]) -> _Window | None:
-    masks = [layer.mask for layer in layers if layer.mask is not None]
-    if not masks:
-        return None
-    sigma = torch.stack([mask.sigma for mask in masks]).to(layers[0].generator.compute_dtype)
-    floors = [mask.sigma_floor(layer.axes) for mask, layer in zip(masks, layers, strict=True)]
-    sigma = effective_sigma(sigma, _filled(floors, like=sigma))
-    precision = sigma.square().reciprocal()
-    angles: list[torch.Tensor] = [mask.angle for mask in masks if isinstance(mask, RotatedGaussianMask)]
-    if angles:
-        precision = _turned(precision, torch.stack(angles).to(sigma.dtype))
-    return _Window(sigma, precision)
-
-
-def _turned(precision: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Diagonal of Rᵀ diag(p) R, R = [[cos, sin], [−sin, cos]]: p [..., 2], angle [..., 1] → [..., 2]."""
-    share = angle.cos().square()
-    return share * precision + (1 - share) * precision.flip(-1)
-
-
-def _root(x: torch.Tensor) -> torch.Tensor:
-    """√x, with the gradient 0 at 0."""
-    return x.clamp(min=torch.finfo(x.dtype).tiny).sqrt()
-
-
-def _exact_filters(terms: _Terms, extra: torch.Tensor | float, cutoff: float) -> torch.Tensor:
-    """max_c( |W| + h √(p + extra) ) / 2π → [G, L, D]."""
-    return (terms.frequency.abs() + cutoff * _root(terms.precision + extra)).amax(2) / _TURN
-
-
-def _authors_filters(terms: _Terms, cutoff: float) -> torch.Tensor:
-    """( max_cd |W| + h max_cd |γ| ) / 2π → [G, L, 1]."""
-    total = terms.frequency.abs().amax((2, 3)) + cutoff * terms.gamma.abs().amax((2, 3))
-    return total.unsqueeze(-1) / _TURN
-
-
-def _paper_filters(terms: _Terms, cutoff: float) -> torch.Tensor:
-    """max_c( max_d W + h min_d γ ) / 2π → [G, L, 1]."""
-    total = (terms.frequency.amax(3) + cutoff * terms.gamma.abs().amin(3)).amax(2)
-    return total.unsqueeze(-1) / _TURN
-
-
-_FILTERS: dict[str, Callable[[_Terms, float], torch.Tensor]] = {"authors": _authors_filters, "paper": _paper_filters}
-
-
-def _window_frequency(window: _Window, cutoff: float, formula: str) -> torch.Tensor:
-    """h / 2π σ of the narrowest axis ("authors") or the widest ("paper") → [G, 1]."""
-    sigma = window.sigma.amin(1, keepdim=True) if formula == "authors" else window.sigma.amax(1, keepdim=True)
-    return cutoff / (_TURN * sigma)
-
-
-def _filters(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float, formula: str) -> torch.Tensor:
-    """Frequencies filter by filter, each with an equal share of the mask's → [G, L, D], or [G, L, 1] if not exact."""
-    terms, window = _terms(layers), _window(layers) if mask else None
-    count = terms.frequency.shape[1]
-    if formula == "exact":
-        return _exact_filters(terms, 0.0 if window is None else window.precision[:, None, None] / count, cutoff)
-    values = _FILTERS[formula](terms, cutoff)
-    return values if window is None else values + _window_frequency(window, cutoff, formula).unsqueeze(1) / count
-
-
-def _total(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float, formula: str) -> torch.Tensor:
-    """Frequency of whole kernels → [G, D], or [G, 1] for the formulas that do not tell axes apart."""
-    if isinstance(layers[0].generator, NJet):
-        return _jets(layers, mask=mask, cutoff=cutoff)
-    if formula != "exact":
-        return _filters(layers, mask=mask, cutoff=cutoff, formula=formula).sum(1)
-    terms, window = _terms(layers), _window(layers) if mask else None
-    precision = terms.precision.amax(2).sum(1)
-    if window is not None:
-        precision = precision + window.precision
-    return (terms.frequency.abs().amax(2).sum(1) + cutoff * _root(precision)) / _TURN
-
-
-def _jets(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float) -> torch.Tensor:
-    """(√N + h) √(1/σ² + m) / 2π → [G, D]; σ = unit · 2^s."""
-    jets = [layer.generator for layer in layers if isinstance(layer.generator, NJet)]
-    scale = torch.stack([jet.scale for jet in jets]).to(jets[0].compute_dtype)
-    units = [jet.unit or [axis.spacing for axis in layer.axes] for jet, layer in zip(jets, layers, strict=True)]
-    precision = (torch.exp2(scale) * _filled(units, like=scale)).square().reciprocal()
-    if mask and (window := _window(layers)) is not None:
-        precision = precision + window.precision
-    reach = _filled([[math.sqrt(jet.order) + cutoff] for jet in jets], like=scale)
-    return reach * precision.sqrt() / _TURN
-
-
-def _penalty(layers: Sequence[FlexConvNd], method: str, *, mask: bool, cutoff: float, formula: str) -> torch.Tensor:
-    limits = [[1 / (2 * axis.spacing) for axis in layer.axes] for layer in layers]
-    if formula != "exact":
-        limits = [[min(each)] for each in limits]
-    if method == "summed" or isinstance(layers[0].generator, NJet):
-        values = _total(layers, mask=mask, cutoff=cutoff, formula=formula)
-        return torch.relu(values - _filled(limits, like=values)).square().sum()
-    values = _filters(layers, mask=mask, cutoff=cutoff, formula=formula)
-    limit = _filled(limits, like=values).unsqueeze(1) / values.shape[1]
-    return torch.relu(values - limit).square().sum()
-
-
-def _filled(rows: Sequence[Sequence[float]], *, like: torch.Tensor) -> torch.Tensor:
-    """Numbers [G][D] as a tensor [G, D], filled on the device (a copy from the host would stop a GPU)."""
-    shape = (len(rows), len(rows[0]))
-    if all(list(row) == list(rows[0]) for row in rows):
-        rows = rows[:1]
-    runs: list[tuple[float, int]] = []
-    for value in [number for row in rows for number in row]:
-        if runs and runs[-1][0] == value:
-            runs[-1] = (value, runs[-1][1] + 1)
-        else:
-            runs.append((value, 1))
-    return torch.cat([like.new_full((count,), value) for value, count in runs]).view(len(rows), -1).expand(shape)
-
-
-# --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def _denser(axis: Axis, factor: int) -> Axis:
-    """The same stretch of the axis, with `factor` times as many taps."""
-    return Axis(max(axis.size - 1, 1) * factor + 1, axis.causal, axis.spacing / factor)
-
-
-def _dense_kernel(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> torch.Tensor:
-    """The layer's kernel on another grid, uncropped → [channels, *sizes]."""
-    dtype, device = layer.generator.compute_dtype, layer._like().device
-    windows = [axis.whole for axis in axes]
-    values = layer.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
-    if mask and layer.mask is not None:
-        lines = [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in axes]
-        values = values * _uncropped(layer.mask)(lines, layer.axes)
-    return values
-
-
-def _uncropped(mask: GaussianMask) -> GaussianMask:
-    """The same window without its threshold; shares the parameters."""
-    mask = copy.copy(mask)
-    mask.threshold = None
-    return mask
-
-
-def _energy_spectrum(values: torch.Tensor, dim: int) -> torch.Tensor:
-    """Energy per frequency ≥ 0 along one axis, summed over everything else (Parseval) → [bins]."""
-    size = fast_length(_FINER_BINS * values.shape[dim])
-    lines = values.movedim(dim, -1).flatten(0, -2)
-    energy = values.new_zeros(size // 2 + 1)
-    for chunk in lines.split(max(1, _CHUNK // size)):
-        energy += torch.view_as_real(torch.fft.rfft(chunk, size)).square().sum((0, 2))
-    energy[1:-1] *= 2  # and their negatives; size is even
-    return energy
-
-
-def _bandwidth(energy: torch.Tensor, spacing: float, share: float) -> float:
-    """The frequency that `share` of the energy lies at or below; NaN where it is not finite."""
-    below = energy.double().cpu().cumsum(0)
-    if not math.isfinite(below[-1]):
-        return math.nan
-    first = int((below >= share * below[-1]).int().argmax())
-    return first / (2 * (len(energy) - 1) * spacing)

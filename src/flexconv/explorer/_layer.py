@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from .. import _sample as sample
+from .._bandwidth import bandwidth, energy_spectrum
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis
-from ..nn._mask import GaussianMask, RotatedGaussianMask, effective_sigma
-from ..spectrum import _bandwidth, _energy_spectrum
+from ..nn._guard import effective_sigma
+from ..nn._mask import GaussianMask, RotatedGaussianMask
 from ..summary import LayerSummary, frequency_limit
 from ._channels import Channels
 from ._pack import pack
@@ -109,7 +110,7 @@ def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
 def _measured(layer: FlexConvNd) -> list[float]:
     """The frequency per axis below which 99 % of the energy of the sampled kernel lies, all channels pooled."""
     kernel = layer.kernel().flatten(0, 1)
-    return [_bandwidth(_energy_spectrum(kernel, d + 1), axis.spacing, ENERGY) for d, axis in enumerate(layer.axes)]
+    return [bandwidth(energy_spectrum(kernel, d + 1), axis.spacing, ENERGY) for d, axis in enumerate(layer.axes)]
 
 
 def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:

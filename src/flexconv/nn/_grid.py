@@ -148,5 +148,33 @@ def tap_weights(axes: Sequence[Axis], windows: Sequence[Window], *, like: torch.
     return weights
 
 
+def moved(axes: Sequence[Axis]) -> bool:
+    """Whether the grid is another one than what the mask was trained on."""
+    return any(axis.origin is not None for axis in axes)
+
+
+def origins(axes: Sequence[Axis]) -> list[Axis]:
+    """The grid that the mask was trained on."""
+    return [axis.origin or axis for axis in axes]
+
+
+def coarser(axes: Sequence[Axis]) -> list[Axis]:
+    """Per axis, this grid or the one trained on: a σ that either resolves, lest the window fall between taps."""
+    return [a if a.origin is None or a.spacing >= a.origin.spacing else a.origin for a in axes]
+
+
+def coarsest(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes that mix by rotation share the coarsest spacing (that of an axis with neighbouring taps)."""
+    several = [axis for axis in axes if axis.size > 1] or axes
+    return [min(several, key=lambda axis: axis.size)] * len(axes)
+
+
+def per_axis_tensor(values: list[float], *, like: torch.Tensor) -> torch.Tensor:
+    """One number per axis as a tensor, filled on the device (a copy from the host would stop a GPU)."""
+    if len(set(values)) == 1:
+        return like.new_full((len(values),), values[0])
+    return torch.cat([like.new_full((1,), value) for value in values])
+
+
 def _clip(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)

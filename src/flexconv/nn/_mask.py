@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis_floats, positive_int, unknown_name
-from ._grid import Axis, tap_weights
+from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
+from ._grid import Axis, coarser, coarsest, moved, origins, tap_weights
+from ._guard import SIGMA_FLOOR, guard
 
-SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
-RAMP_SLACK = 1e-4  # in widths of a ramp: at whole ratios it ends on a tap, which rounding must not keep
 FORMS = ("guarded", "authors")
 
 
@@ -91,28 +91,28 @@ class GaussianMask(nn.Module):
 
         A function of tensors, so that the same formula runs in the graph and on a host copy.
         """
-        bounds = self._bounds(parameters, _origins(axes))
-        if not _moved(axes):
+        bounds = self._bounds(parameters, origins(axes))
+        if not moved(axes):
             return bounds
-        return torch.stack([_ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
+        return torch.stack([ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
 
     def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """The bounds on the grid that the mask was trained on → [D, 2]."""
         mean, sigma = parameters
         if self.threshold is None:
-            return _everything(mean, axes)
+            return everything(mean, axes)
         if self.form == "authors":
-            return _authors_bounds(mean, self._reach(sigma.abs()), axes)
-        mean, sigma = _guard(mean, sigma, axes)
-        return _keep_enough(mean, self._reach(sigma), axes)
+            return authors_bounds(mean, self._reach(sigma.abs()), axes)
+        mean, sigma = guard(mean, sigma, axes)
+        return keep_enough(mean, self._reach(sigma), axes)
 
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
         """How much of every tap is kept, per axis → [n_d] each: 0 or 1, and between on the ramps of another grid."""
         # so written that bounds of NaN keep everything: the window is NaN then, and not silently 0
         kept = [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
-        if not _moved(axes):
+        if not moved(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
-        widths = [axis.spacing for axis in _coarser(axes)]
+        widths = [axis.spacing for axis in coarser(axes)]
         return [
             (torch.minimum(x - bounds[d, 0], bounds[d, 1] - x) / widths[d] + RAMP_SLACK).clamp(0, 1) * kept[d]
             for d, x in enumerate(lines)
@@ -121,9 +121,9 @@ class GaussianMask(nn.Module):
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Window values on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
         window = self._window(lines, axes)
-        if not _moved(axes):
+        if not moved(axes):
             return window
-        return window * self._total(_origins(axes), lines[0]) / self._total(axes, lines[0])
+        return window * self._total(origins(axes), lines[0]) / self._total(axes, lines[0])
 
     def _total(self, axes: Sequence[Axis], like: torch.Tensor) -> torch.Tensor:
         """The window summed over a whole grid, times the spacing → scalar."""
@@ -146,11 +146,11 @@ class GaussianMask(nn.Module):
         self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and σ […, D] as the window is computed with them; gradients at their limits lead back or vanish."""
-        return _guard(mean, sigma, _coarser(axes)) if self.form == "guarded" else (mean, sigma)
+        return guard(mean, sigma, coarser(axes)) if self.form == "guarded" else (mean, sigma)
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         """The least |σ| per axis that the window is computed with; 0 in the authors' form, which has no guard."""
-        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in _coarser(axes)]
+        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in coarser(axes)]
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
         """Distance from the centre at which a factor of the window falls to the threshold."""
@@ -197,11 +197,11 @@ class RotatedGaussianMask(GaussianMask):
     def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = parameters
         if self.threshold is None:
-            return _everything(mean, axes)
-        mean, sigma = _guard(mean, sigma, _coarsest(axes))
+            return everything(mean, axes)
+        mean, sigma = guard(mean, sigma, coarsest(axes))
         cos, sin = angle.cos().square(), angle.sin().square()
         across = sigma.square().flip(0)  # the other axis' variance
-        return _keep_enough(mean, self._reach((cos * sigma.square() + sin * across).sqrt()), axes)
+        return keep_enough(mean, self._reach((cos * sigma.square() + sin * across).sqrt()), axes)
 
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
@@ -216,130 +216,13 @@ class RotatedGaussianMask(GaussianMask):
     def guarded(
         self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return _guard(mean, sigma, _coarsest(_coarser(axes)))
+        return guard(mean, sigma, coarsest(coarser(axes)))
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
-        return [SIGMA_FLOOR * axis.spacing for axis in _coarsest(_coarser(axes))]
+        return [SIGMA_FLOOR * axis.spacing for axis in coarsest(coarser(axes))]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, angle={self.initial_angle:g}"
-
-
-def _guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and σ in their safe range."""
-    one = torch.ones_like(mean)
-    floor = _each([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
-    return _keep_inside(mean, -one, one), effective_sigma(sigma, floor)
-
-
-def effective_sigma(sigma: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """|σ| where it is at least `floor`, else `floor`: what a guarded window is computed with. Any one shape."""
-    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
-    return _keep_inside(sigma, floor, torch.full_like(sigma, math.inf))
-
-
-def _keep_inside(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    keep = _KeepInside if torch.compiler.is_compiling() else _KeepInsideBothModes
-    return keep.apply(x, low, high)
-
-
-class _KeepInside(torch.autograd.Function):
-    """Clamp to [low, high], with a gradient outside too where following it leads back inside."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        return torch.where(x < low, low, torch.where(x > high, high, x))  # whose own gradient at a limit is whole
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001, ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
-        x, low, high = ctx.saved_tensors
-        outward = ((x < low) & (grads[0] > 0)) | ((x > high) & (grads[0] < 0))  # descent goes against the gradient
-        return grads[0].masked_fill(outward, 0.0), None, None
-
-
-class _KeepInsideBothModes(_KeepInside):
-    """The same with forward-mode derivatives, which torch's compiler refuses to trace."""
-
-    @staticmethod
-    def jvp(ctx, *tangents: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
-        return tangents[0].view_as(tangents[0])
-
-
-def _keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    """Mean ± reach, widened to at least the fewest taps that keep a gradient, wherever the mean is."""
-    rounding = 4 * torch.finfo(mean.dtype).eps
-    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
-    inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
-    limit = _each(inner, like=mean)
-    centre = torch.minimum(torch.maximum(mean, -limit), limit)
-    width = _each(half, like=mean)
-    return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
-
-
-def _authors_bounds(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    """The published rule: centred axes symmetric about 0, causal ones up to the end, all where the root is outside."""
-    bounds = []
-    everything = torch.full_like(mean[0], math.inf)
-    for axis, centre, distance in zip(axes, mean, reach, strict=True):
-        root = (
-            centre - distance if axis.causal else -torch.maximum((centre - distance).abs(), (centre + distance).abs())
-        )
-        low = torch.where(root.abs() < 1, root, -everything)
-        bounds.append(torch.stack([low, everything if axis.causal else -low]))
-    return torch.stack(bounds)
-
-
-def _everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    ends = like.new_full((len(axes), 2), math.inf)
-    return torch.cat([-ends[:, :1], ends[:, 1:]], 1)
-
-
-def _moved(axes: Sequence[Axis]) -> bool:
-    """Whether the grid is another one than what the mask was trained on."""
-    return any(axis.origin is not None for axis in axes)
-
-
-def _origins(axes: Sequence[Axis]) -> list[Axis]:
-    """The grid that the mask was trained on."""
-    return [axis.origin or axis for axis in axes]
-
-
-def _coarser(axes: Sequence[Axis]) -> list[Axis]:
-    """Per axis, this grid or the one trained on: a σ that either resolves, lest the window fall between taps."""
-    return [a if a.origin is None or a.spacing >= a.origin.spacing else a.origin for a in axes]
-
-
-def _ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """Where the stretch that `bounds` [2] keep of the old grid fades to nothing on the new; infinite where it ends.
-
-    The stretch ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
-    """
-    old = axis.origin or axis
-    position = (bounds - old.first) / old.spacing
-    below, above = position[0].floor(), position[1].ceil()  # the first taps cropped
-    fade = max(axis.spacing - old.spacing, 0.0) / 2 - RAMP_SLACK * max(old.spacing, axis.spacing)
-    low = torch.where(below < 0, -math.inf, old.first + below * old.spacing - fade)
-    high = torch.where(above > old.size - 1, math.inf, old.first + above * old.spacing + fade)
-    return torch.stack([low, high])
-
-
-def _coarsest(axes: Sequence[Axis]) -> list[Axis]:
-    """Axes that mix by rotation share the coarsest spacing (that of an axis with neighbouring taps)."""
-    several = [axis for axis in axes if axis.size > 1] or axes
-    return [min(several, key=lambda axis: axis.size)] * len(axes)
-
-
-def _each(values: list[float], *, like: torch.Tensor) -> torch.Tensor:
-    """One number per axis as a tensor, filled on the device (a copy from the host would stop a GPU)."""
-    if len(set(values)) == 1:
-        return like.new_full((len(values),), values[0])
-    return torch.cat([like.new_full((1,), value) for value in values])
 
 
 def _short(values: Sequence[float]) -> str:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from .. import _sample as sample
+from .._bandwidth import energy_spectrum
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis
 from ..ops._fft import fast_length
-from ..spectrum import FORMULAS, _energy_spectrum, _no_spectrum, max_frequency
+from ..spectrum import FORMULAS, max_frequency, no_spectrum
 
 Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at them
 
@@ -53,7 +54,7 @@ def marginal(layer: FlexConvNd, d: int, axis: Axis, *, mask: bool) -> Curve:
     across = 0 if d else layer.dims - 1  # for slabs that hold whole lines along d
     slabs = [lines[across]] if layer.dims == 1 else lines[across].split(_slab(layer, lines, across))
     parts = [_kernel(layer, [*lines[:across], slab, *lines[across + 1 :]], mask=mask) for slab in slabs]
-    total = torch.stack([_energy_spectrum(part.double(), d + 1) for part in parts]).sum(0)
+    total = torch.stack([energy_spectrum(part.double(), d + 1) for part in parts]).sum(0)
     total[1:-1] /= 2  # which count negative frequencies too
     density = total * axis.spacing**2 * math.prod(other.spacing for e, other in enumerate(axes) if e != d)
     return np.linspace(0, top_frequency(axis), len(total)), sample.to_numpy(density)
@@ -85,7 +86,7 @@ def decibels(density: np.ndarray, reference: float, floor: float) -> np.ndarray:
 @torch.no_grad()
 def limits(layer: FlexConvNd, *, mask: bool, cutoff: float) -> dict[str, list[float]]:
     """What every formula that knows the layer's generator gives, per axis."""
-    known = [formula for formula in FORMULAS if _no_spectrum(layer, formula) is None]
+    known = [formula for formula in FORMULAS if no_spectrum(layer, formula) is None]
     return {name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in known}
 
 

@@ -1,0 +1,55 @@
+"""Which taps a mask keeps: bounds [axes, 2], strictly between which they lie. Comparisons, without a gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from ._grid import Axis, per_axis_tensor
+
+RAMP_SLACK = 1e-4  # in widths of a ramp: at whole ratios it ends on a tap, which rounding must not keep
+
+
+def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """Mean ± reach, widened to at least the fewest taps that keep a gradient, wherever the mean is."""
+    rounding = 4 * torch.finfo(mean.dtype).eps
+    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
+    inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
+    limit = per_axis_tensor(inner, like=mean)
+    centre = torch.minimum(torch.maximum(mean, -limit), limit)
+    width = per_axis_tensor(half, like=mean)
+    return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
+
+
+def authors_bounds(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """The published rule: centred axes symmetric about 0, causal ones up to the end, all where the root is outside."""
+    bounds = []
+    everything = torch.full_like(mean[0], math.inf)
+    for axis, centre, distance in zip(axes, mean, reach, strict=True):
+        root = (
+            centre - distance if axis.causal else -torch.maximum((centre - distance).abs(), (centre + distance).abs())
+        )
+        low = torch.where(root.abs() < 1, root, -everything)
+        bounds.append(torch.stack([low, everything if axis.causal else -low]))
+    return torch.stack(bounds)
+
+
+def everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    ends = like.new_full((len(axes), 2), math.inf)
+    return torch.cat([-ends[:, :1], ends[:, 1:]], 1)
+
+
+def ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """Where the stretch that `bounds` [2] keep of the old grid fades to nothing on the new; infinite where it ends.
+
+    The stretch ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
+    """
+    old = axis.origin or axis
+    position = (bounds - old.first) / old.spacing
+    below, above = position[0].floor(), position[1].ceil()  # the first taps cropped
+    fade = max(axis.spacing - old.spacing, 0.0) / 2 - RAMP_SLACK * max(old.spacing, axis.spacing)
+    low = torch.where(below < 0, -math.inf, old.first + below * old.spacing - fade)
+    high = torch.where(above > old.size - 1, math.inf, old.first + above * old.spacing + fade)
+    return torch.stack([low, high])

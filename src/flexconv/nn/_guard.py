@@ -1,0 +1,58 @@
+"""Limits that keep a mask alive: whatever an optimiser does to mean and σ, a window is left, and a way back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from ._grid import Axis, per_axis_tensor
+
+SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
+
+
+def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and σ in their safe range."""
+    one = torch.ones_like(mean)
+    floor = per_axis_tensor([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
+    return _keep_inside(mean, -one, one), effective_sigma(sigma, floor)
+
+
+def effective_sigma(sigma: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """|σ| where it is at least `floor`, else `floor`: what a guarded window is computed with. Any one shape."""
+    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
+    return _keep_inside(sigma, floor, torch.full_like(sigma, math.inf))
+
+
+def _keep_inside(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    keep = _KeepInside if torch.compiler.is_compiling() else _KeepInsideBothModes
+    return keep.apply(x, low, high)
+
+
+class _KeepInside(torch.autograd.Function):
+    """Clamp to [low, high], with a gradient outside too where following it leads back inside."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return torch.where(x < low, low, torch.where(x > high, high, x))  # whose own gradient at a limit is whole
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001, ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
+        x, low, high = ctx.saved_tensors
+        outward = ((x < low) & (grads[0] > 0)) | ((x > high) & (grads[0] < 0))  # descent goes against the gradient
+        return grads[0].masked_fill(outward, 0.0), None, None
+
+
+class _KeepInsideBothModes(_KeepInside):
+    """The same with forward-mode derivatives, which torch's compiler refuses to trace."""
+
+    @staticmethod
+    def jvp(ctx, *tangents: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
+        return tangents[0].view_as(tangents[0])
