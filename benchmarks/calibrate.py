@@ -30,7 +30,7 @@ from flexconv.bench import measure
 from flexconv.bench._ceilings import DTYPES
 from flexconv.bench._layers import SHAPES as LAYERS
 from flexconv.bench._ops import GPU_CASES
-from flexconv.bench._timing import as_in_training
+from flexconv.bench._timing import all_in_training
 from flexconv.ops import _rates_cuda
 from flexconv.ops._geometry import Geometry, resolve_padding
 from flexconv.ops._select import Prices, estimates
@@ -141,14 +141,10 @@ SMOKE = [Shape(1, 2, 3, 24, 5), Shape(1, 2, 4, 24, 24, 4), Shape(2, 2, 3, 8, 3, 
 
 def time_graphs(calls: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
     """Milliseconds of each, on a GPU as a replayed graph; what fails, such as for lack of memory, is left out."""
-    ready = {}
-    for name, call in calls.items():
-        try:
-            ready[name] = as_in_training(call, device)
-        except RuntimeError as failure:
-            print(f"{name}: {str(failure).splitlines()[0][:120]}")
     seconds = 0.01 if device.type == "cuda" else 0.1
-    return {name: timing.ms for name, timing in measure(ready, device, seconds=seconds).items()}
+    return {
+        name: timing.ms for name, timing in measure(all_in_training(calls, device), device, seconds=seconds).items()
+    }
 
 
 def measure_all(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flexconv import bench, cli
-from flexconv.bench import Ceilings, Report, write_report
+from flexconv.bench import Ceilings, Report, _timing, write_report
 
 CPU = torch.device("cpu")
 
@@ -26,6 +26,27 @@ def test_a_function_slower_than_its_time_is_called_all_the_same():
     calls = []
     bench.measure({"slow": lambda: calls.append(time.sleep(0.02))}, CPU, seconds=0.001)
     assert 2 <= len(calls) <= 4
+
+
+def test_what_fails_is_left_out_with_a_warning(monkeypatch):
+    def captured(function, _device):
+        if function is min:
+            raise RuntimeError("out of memory\nand much more")
+        return function
+
+    monkeypatch.setattr(_timing, "as_in_training", captured)
+    with pytest.warns(UserWarning, match="^huge is left out: out of memory$"):
+        assert _timing.all_in_training({"huge": min, "small": max}, CPU) == {"small": max}
+
+
+def test_an_interrupted_command_leaves_what_it_has_measured(tmp_path, monkeypatch):
+    def rows(*_, **__):
+        yield {"case": {}, "ms": 1.0}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "bench_ops", rows)
+    assert cli.run(["bench", "ops", "--smoke", "--device", "cpu", "--out", str(tmp_path / "report.json")]) == 130
+    assert json.loads((tmp_path / "report.json").read_text())["tables"] == {"ops": [{"case": {}, "ms": 1.0}]}
 
 
 def test_the_floor_of_a_product_and_of_a_copy():

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from .. import ops
 from ._ceilings import DTYPES, Ceilings
-from ._timing import as_in_training, measure, peak_memory
+from ._timing import all_in_training, measure, peak_memory
 
-PATIENCE = 700.0  # ms: where an algorithm takes longer, larger kernels are not tried with it
+PATIENCE = {"cpu": 700.0, "cuda": 200.0}  # ms: where an algorithm takes longer, larger kernels are not tried with it
 ALGORITHMS = ("direct", "fft", "dft", "auto")
 
 
@@ -71,7 +71,7 @@ def bench_ops(device: torch.device, ceilings: Ceilings, *, small: bool = False) 
                 for case in cases:
                     seconds = 0.01 if small else 0.05 if device.type == "cuda" else 0.4
                     row = _row(case, device, ceilings, precision, seconds, training=training, leave_out=slow)
-                    slow |= {name for name in ("torch", "direct") if row["ms"].get(name, 0.0) > PATIENCE}
+                    slow |= {name for name in ("torch", "direct") if row["ms"].get(name, 0.0) > PATIENCE[device.type]}
                     yield row
 
 
@@ -87,7 +87,7 @@ def _row(
 ) -> dict[str, Any]:
     tensors = case.tensors(device, DTYPES[precision], training=training)
     calls = {name: partial(_pass, call, tensors) for name, call in _calls(case).items() if name not in leave_out}
-    times = measure({name: as_in_training(call, device) for name, call in calls.items()}, device, seconds=seconds)
+    times = measure(all_in_training(calls, device), device, seconds=seconds)
     alone = {"auto": calls["auto"]}
     eager = times["auto"] if device.type == "cpu" else measure(alone, device, seconds=seconds)["auto"]
     best = min((name for name in times if name != "auto"), key=lambda name: times[name].ms)
@@ -97,7 +97,7 @@ def _row(
         "training": training,
         "ms": {name: time.ms for name, time in times.items()},
         "spread": {name: time.spread for name, time in times.items()},
-        "peak_mib": {name: peak_memory(call, device) for name, call in calls.items()},
+        "peak_mib": {name: peak_memory(calls[name], device) for name in times},
         "eager_ms": eager.ms,
         "best": best,
         "auto_over_best": times["auto"].ms / times[best].ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -56,6 +57,19 @@ def as_in_training(function: Callable[[], object], device: torch.device) -> Call
         return kept
 
     return replay
+
+
+def all_in_training(
+    functions: Mapping[str, Callable[[], object]], device: torch.device
+) -> dict[str, Callable[[], object]]:
+    """`as_in_training` of each; what fails, such as for lack of memory, is left out with a warning."""
+    ready = {}
+    for name, function in functions.items():
+        try:
+            ready[name] = as_in_training(function, device)
+        except RuntimeError as failure:
+            warnings.warn(f"{name} is left out: {str(failure).splitlines()[0][:120]}", stacklevel=2)
+    return ready
 
 
 def peak_memory(function: Callable[[], object], device: torch.device) -> float | None:

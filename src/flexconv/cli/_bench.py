@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -54,15 +53,11 @@ def bench(
         "steps": lambda: bench_steps(chosen, small=smoke, ways=ways),  # type: ignore[arg-type]
     }
     for table in [name for name in TABLES if name in (tables or TABLES)]:
-        report.tables[table] = list(_counted(table, sources[table]()))
-        for path in out or ():
-            write_report(report, path)  # what is there, should the next table fail
+        rows = report.tables[table] = []
+        for row in sources[table]():
+            rows.append(row)
+            if errors.is_terminal:
+                errors.print(f"{table}: {len(rows)} measured", end="\r", highlight=False)
+            for path in out or ():
+                write_report(report, path)  # what is there, should it not come to an end
     say(report.markdown())
-
-
-def _counted(table: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows as they come, with a count on stderr where that is a terminal."""
-    for number, row in enumerate(rows, 1):
-        if errors.is_terminal:
-            errors.print(f"{table}: {number} measured", end="\r", highlight=False)
-        yield row
