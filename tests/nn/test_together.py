@@ -160,6 +160,19 @@ def test_causal_and_at_another_resolution():
     compare(at_resolution(net, 2), groups=1, alone=0)
 
 
+def test_layers_cut_alike_are_transformed_at_once():
+    net = Net(*(FlexConv2d(2, out, 9, algorithm="dft") for out in (2, 3, 4)))
+    for layer, sigma in zip(net.layers, (0.1, 2.0, 2.0), strict=True):
+        nn.init.constant_(layer.mask.sigma, sigma)
+    together = KernelsTogether(net)
+    with together.ahead():
+        first, second, third = (layer._ahead for layer in net.layers)
+        assert first._alike is not second._alike is third._alike
+        together_results = [layer(torch.ones(1, 2, 9, 9)) for layer in net.layers]
+    for result, layer in zip(together_results, net.layers, strict=True):
+        torch.testing.assert_close(result, layer(torch.ones(1, 2, 9, 9)))
+
+
 def test_windows_that_change_are_noticed():
     net = Net(FlexConv2d(1, 1, 33), FlexConv2d(1, 1, 33))
     together = KernelsTogether(net)

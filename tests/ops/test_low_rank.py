@@ -6,7 +6,7 @@ import torch
 from flexconv.ops._conv import conv_nd
 from flexconv.ops._dft import dft_conv
 from flexconv.ops._direct import direct_conv
-from flexconv.ops._low_rank import LowRank
+from flexconv.ops._low_rank import Alike, LowRank
 from tests.conftest import relative_error
 
 from .test_dft import TOLERANCE, geometry_of
@@ -26,7 +26,7 @@ CASES = [
 
 def low_rank(taps, out, fan_in, rank=8, dtype=torch.float64):
     basis, mix = (torch.randn(shape).to(dtype).requires_grad_() for shape in ((*taps, rank), (out, fan_in, rank)))
-    return LowRank(basis, mix, lambda dtype: (basis.to(dtype), mix.to(dtype)))
+    return LowRank(Alike([lambda dtype: (basis.to(dtype), mix.to(dtype))], dtype))
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -41,7 +41,7 @@ def test_output_and_gradients(case, dtype):
     cotangent = torch.randn(y.shape).to(dtype)
     results = y, *torch.autograd.grad(y, (x, kernel.basis, kernel.mix), cotangent)
     factors = [each.detach().double().requires_grad_() for each in (x, kernel.basis, kernel.mix)]
-    whole = LowRank(*factors[1:], lambda _: (factors[1], factors[2])).tensor()
+    whole = LowRank(Alike([lambda _: (factors[1], factors[2])], torch.float64)).tensor()
     truth = direct_conv(factors[0], whole, None, geometry)
     truths = truth, *torch.autograd.grad(truth, factors, cotangent.double())
     assert [each.dtype for each in results] == [dtype] * 4
@@ -75,3 +75,40 @@ def test_a_kernel_is_rounded_once_whoever_lowers_it():
     assert torch.equal(kernel.to(torch.bfloat16).tensor(), whole.to(torch.bfloat16))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(kernel.tensor(), whole)
+
+
+@pytest.mark.parametrize(("size", "style"), [((12, 12), "whole"), ((12, 12), "axes"), ((40,), "long")])
+def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
+    torch.manual_seed(0)
+    taps = (9,) * len(size)
+    factors = [[torch.randn(shape).double() for shape in ((*taps, 8), (out, 3, 8))] for out in (2, 5)]
+    leaves = [leaf.requires_grad_() for pair in factors for leaf in pair]
+    sources = [lambda dtype, pair=pair: (pair[0].to(dtype), pair[1].to(dtype)) for pair in factors]
+    x, geometry = torch.randn(2, 3, *size).double(), geometry_of(size, (7, *taps[1:]), 1)
+
+    def results(kernels):
+        outputs = [dft_conv(x, kernel.narrow(2, 1, 7), None, geometry, style=style) for kernel in kernels]
+        return *outputs, *torch.autograd.grad(sum(y.square().sum() for y in outputs), leaves)
+
+    alone = results([LowRank(Alike([source], torch.float64)) for source in sources])
+    bases = []
+    transformed = Alike.transformed
+    monkeypatch.setattr(
+        Alike,
+        "transformed",
+        lambda self, name, function: transformed(
+            self, name, lambda basis: bases.append(basis.shape) or function(basis)
+        ),
+    )
+    alike = Alike(sources, torch.float64)
+    together = results([LowRank(alike, 0), LowRank(alike, 1)])
+    assert [each[-1] for each in bases] == [16]
+    assert max(map(relative_error, together, alone)) < 1e-12
+
+
+def test_what_was_computed_without_gradients_is_computed_again_for_them():
+    kernel = low_rank((12,), 4, 4)
+    x, geometry = torch.randn(2, 4, 12).double(), geometry_of((12,), (12,), 1)
+    with torch.no_grad():
+        assert not dft_conv(x, kernel, None, geometry).requires_grad
+    assert dft_conv(x, kernel, None, geometry).requires_grad

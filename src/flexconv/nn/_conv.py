@@ -16,7 +16,7 @@ from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, no_autocast
 from ..ops._conv import ALGORITHMS, conv_nd
 from ..ops._geometry import Padding, Pads, output_size, resolve_padding
-from ..ops._low_rank import Factors, LowRank, as_tensor
+from ..ops._low_rank import Alike, Factors, LowRank, Source, as_tensor
 from ._cache import KernelCache
 from ._extent import Extent, SizeSource, refresh
 from ._grid import Axis, Window, mesh, tap_weights
@@ -141,10 +141,11 @@ class FlexConvNd(nn.Module):
             window = features.new_ones(grid.shape[1:]) if self.mask is None else self.mask(lines, self.axes)
             basis = torch.cat([features * window.unsqueeze(-1), window.unsqueeze(-1)], -1)
             mix = torch.cat([output.effective_weight(dtype), output.bias.to(dtype).unsqueeze(1)], 1)
-        return self._low_rank(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
+        source = self._source(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
+        return LowRank(Alike([source], self.generator.compute_dtype))
 
-    def _low_rank(self, factors: Callable[[torch.dtype], Factors], windows: Sequence[Window]) -> LowRank:
-        """The kernel by its factors: mix [·, rank], and basis [*block, rank] that begins with the windows."""
+    def _source(self, factors: Source, windows: Sequence[Window]) -> Source:
+        """Factors of the kernel from a mix [·, rank], and a basis [*block, rank] that begins with the windows."""
         block = tuple(slice(stop - start) for start, stop in windows)
         shape = self.out_channels, self.in_channels // self.groups
 
@@ -158,7 +159,7 @@ class FlexConvNd(nn.Module):
                 basis = basis * tap_weights(self.axes, windows, like=basis).unsqueeze(-1)
             return basis, mix.unflatten(0, shape)
 
-        return LowRank(*of_layer(self.generator.compute_dtype), of_layer)
+        return of_layer
 
     # --- forward ------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 from .._context import no_autocast
 from .._hooks import hooks_of
 from .._regions import Region
+from ..ops._low_rank import Alike, LowRank
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
 from ._mask import GaussianMask, RotatedGaussianMask
@@ -96,8 +97,14 @@ class _Group:
             biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
             mix = _with_bias(weights, biases.to(basis.dtype))
             shared = _Shared(basis, mix, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
-            for number, (layer, windows) in enumerate(zip(self.layers, self.windows, strict=True)):
-                layer._ahead = layer._low_rank(functools.partial(shared.factors, number), windows)
+            for windows in dict.fromkeys(self.windows):  # those cut alike are transformed at once, too
+                numbers = [number for number, own in enumerate(self.windows) if own == windows]
+                parts = [functools.partial(shared.factors, number) for number in numbers]
+                layers = [self.layers[number] for number in numbers]
+                sources = [layer._source(part, windows) for layer, part in zip(layers, parts, strict=True)]
+                alike = Alike(sources, basis.dtype)
+                for number, layer in enumerate(layers):
+                    layer._ahead = LowRank(alike, number)
 
 
 class _Shared:

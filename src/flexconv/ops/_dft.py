@@ -97,7 +97,7 @@ def _dft_conv(
         x, weight = _lengthen(x, plan.x), _lengthen(weight, plan.weight)
         produced = (plan.y.points[0].number,)
     spectra = analyse(x, _matrices(plan.x, x, x.dtype), plan.style)
-    gains = gains_of(weight, _matrices(plan.weight, x, weight.dtype), plan.style, x.dtype)
+    gains = gains_of(weight, plan.weight, _matrices(plan.weight, x, weight.dtype), x.dtype)
     if fan_in == 1 and out == groups:
         y = _scaled(spectra, gains.transpose(2, 3))
     else:

@@ -13,24 +13,29 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ._dft_matrices import Recipe
 from ._dft_transform import analyse
 from ._low_rank import LowRank
 
 
 def gains_of(
-    weight: torch.Tensor | LowRank, matrices: Sequence[torch.Tensor], style: str, dtype: torch.dtype
+    weight: torch.Tensor | LowRank, recipe: Recipe, matrices: Sequence[torch.Tensor], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Weight [out, in/groups, *taps] in the dtype of the matrices → gains [2, frequencies, out, in/groups] in another.
+    """Weight [out, in/groups, *taps] in the dtype of its matrices → gains [2, frequencies, out, in/groups] in another.
 
     There may be more input channels than there are, with gains of 0.
     """
     if not isinstance(weight, LowRank):
         taps = math.prod(weight.shape[2:])  # the rest of a matrix is its remainder
-        return analyse(weight, [matrices[0].narrow(1, 0, taps)] if style == "whole" else matrices, style).to(dtype)
-    if style == "whole":
-        shapes = _FineProduct.apply(matrices[0], weight.basis.flatten(0, -2))
-    else:
-        shapes = analyse(weight.basis.movedim(-1, 0).unsqueeze(1), matrices, style).to(dtype).flatten(0, 1).squeeze(2)
+        whole = recipe.style == "whole"
+        return analyse(weight, [matrices[0].narrow(1, 0, taps)] if whole else matrices, recipe.style).to(dtype)
+
+    def spectra(basis: torch.Tensor) -> torch.Tensor:  # [*taps, n] → [(part, frequency), n]
+        if recipe.style == "whole":
+            return _FineProduct.apply(matrices[0], basis.flatten(0, -2))
+        return analyse(basis.movedim(-1, 0).unsqueeze(1), matrices, recipe.style).to(dtype).flatten(0, 1).squeeze(2)
+
+    shapes = weight.transformed((recipe, dtype), spectra)
     mix = weight.mix.to(dtype)
     if dtype.itemsize == 2 and mix.shape[1] > 1 and mix.shape[0] * mix.shape[1] % 8:
         mix = F.pad(mix, (0, 0, 0, -mix.shape[1] % 8))  # rows of whole 16 bytes, which tensor cores load faster

@@ -1,12 +1,14 @@
 """Kernels that are sums of few shapes, weight[o, i, p] = Σ_r mix[o, i, r] · basis[p, r].
 
 So are all that end in a linear map, as MAGNet's: 33 shapes under a mask, whatever the number of channels. A Fourier
-transform is linear, too: the spectra of the shapes have to be computed, not those of every pair of channels.
+transform is linear, too: the spectra of the shapes have to be computed, not those of every pair of channels. And the
+shapes of many layers can be transformed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +16,16 @@ import torch.nn.functional as F
 from .._context import no_autocast
 from .._matmul import matmul
 
-Factors = tuple[torch.Tensor, torch.Tensor]
+Factors = tuple[torch.Tensor, torch.Tensor]  # basis [*taps, rank] and mix [out, in/groups, rank]
+Source = Callable[[torch.dtype], Factors]  # the factors of a kernel, in a dtype
 
 
 class LowRank:
-    """A kernel [out, in/groups, *taps] by its factors: basis [*taps, rank] and mix [out, in/groups, rank].
+    """A kernel [out, in/groups, *taps] by its factors, one of several of the same taps or alone."""
 
-    `lowered(dtype)` gives both in another dtype; whoever makes many kernels at once converts them at once.
-    """
-
-    def __init__(self, basis: torch.Tensor, mix: torch.Tensor, lowered: Callable[[torch.dtype], Factors]) -> None:
-        self.basis, self.mix, self.lowered = basis, mix, lowered
+    def __init__(self, alike: Alike, number: int = 0) -> None:
+        self._alike, self._number = alike, number
+        self.basis, self.mix = alike.factors(number)
 
     @property
     def shape(self) -> torch.Size:
@@ -50,33 +51,71 @@ class LowRank:
         return self.mix.is_floating_point()
 
     def to(self, dtype: torch.dtype) -> LowRank:
-        return self if dtype == self.dtype else LowRank(*self.lowered(dtype), self.lowered)
+        return self if dtype == self.dtype else LowRank(self._alike.to(dtype), self._number)
 
     def narrow(self, dim: int, start: int, length: int) -> LowRank:
         """As of a tensor: some of the taps along a dimension of `shape`, which is not one of channels."""
-
-        def lowered(dtype: torch.dtype) -> Factors:
-            basis, mix = self.lowered(dtype)
-            return basis.narrow(dim - 2, start, length), mix
-
-        return LowRank(self.basis.narrow(dim - 2, start, length), self.mix, lowered)
+        return LowRank(self._alike.narrow(dim - 2, start, length), self._number)
 
     def lengthened(self, missing: int) -> LowRank:
         """With zeros behind the last axis."""
+        return LowRank(self._alike.lengthened(missing), self._number)
 
-        def lowered(dtype: torch.dtype) -> Factors:
-            basis, mix = self.lowered(dtype)
-            return F.pad(basis, (0, 0, 0, missing)), mix
-
-        return LowRank(F.pad(self.basis, (0, 0, 0, missing)), self.mix, lowered)
+    def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """`function` of the basis, linear, [*taps, n] → [rows, n] for any n; known by its name."""
+        return self._alike.transformed(name, function)[self._number]
 
     def tensor(self) -> torch.Tensor:
         """The kernel itself, rounded to its dtype once, also under autocast."""
-        fine = torch.promote_types(self.dtype, torch.float32)
-        basis, mix = (self.basis, self.mix) if fine == self.dtype else self.lowered(fine)
+        fine = self.to(torch.promote_types(self.dtype, torch.float32))
         with no_autocast(self.device.type):
-            kernel = matmul(mix.flatten(0, 1), basis.flatten(0, -2).t())
+            kernel = matmul(fine.mix.flatten(0, 1), fine.basis.flatten(0, -2).t())
         return kernel.view(self.shape).to(self.dtype)
+
+
+class Alike:
+    """Kernels of the same taps. What one of them is asked is answered for all, once."""
+
+    def __init__(self, sources: Sequence[Source], dtype: torch.dtype) -> None:
+        self.sources, self.dtype = sources, dtype
+        self._answers: dict[Hashable, Any] = {}
+
+    def factors(self, number: int) -> Factors:
+        return self._once(("factors", number), lambda: self.sources[number](self.dtype))
+
+    def to(self, dtype: torch.dtype) -> Alike:
+        return self._once(("to", dtype), lambda: Alike(self.sources, dtype))
+
+    def narrow(self, axis: int, start: int, length: int) -> Alike:
+        return self._changed(("narrow", axis, start, length), lambda basis: basis.narrow(axis, start, length))
+
+    def lengthened(self, missing: int) -> Alike:
+        return self._changed(("lengthened", missing), lambda basis: F.pad(basis, (0, 0, 0, missing)))
+
+    def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> Sequence[torch.Tensor]:
+        def all_at_once() -> Sequence[torch.Tensor]:
+            bases = [self.factors(number)[0] for number in range(len(self.sources))]
+            if len(bases) == 1:
+                return [function(bases[0])]
+            return function(torch.cat(bases, -1)).split([basis.shape[-1] for basis in bases], -1)
+
+        return self._once(name, all_at_once)
+
+    def _changed(self, name: Hashable, change: Callable[[torch.Tensor], torch.Tensor]) -> Alike:
+        def of(source: Source) -> Source:
+            def factors(dtype: torch.dtype) -> Factors:
+                basis, mix = source(dtype)
+                return change(basis), mix
+
+            return factors
+
+        return self._once(name, lambda: Alike([of(source) for source in self.sources], self.dtype))
+
+    def _once(self, question: Hashable, answer: Callable[[], Any]) -> Any:
+        key = question, torch.is_grad_enabled()  # what was computed without gradients is of no use to who wants them
+        if key not in self._answers:
+            self._answers[key] = answer()
+        return self._answers[key]
 
 
 def as_tensor(weight: torch.Tensor | LowRank) -> torch.Tensor:
