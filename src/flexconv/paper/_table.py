@@ -44,7 +44,7 @@ class Row:
     model: str
     size: str
     published: tuple[str, ...]
-    recipe: str | tuple[str, ...] | None = None
+    recipe: str | tuple[str | None, ...] | None = None
     beside: bool = False
 
 
