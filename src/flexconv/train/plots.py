@@ -11,9 +11,11 @@ from .folder import RunFolder
 def draw_plots(folder: RunFolder, model: nn.Module) -> None:
     """Curves, sizes over time, masks, and the kernel of the largest layer, as PNG; none where matplotlib is absent."""
     try:
-        from .. import viz
+        import matplotlib  # noqa: F401
     except ImportError:
         return
+    from .. import viz
+
     folder.plots.mkdir(exist_ok=True)
     records = folder.read_metrics()
     figures = {}
