@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from .nn._conv import FlexConvNd
+from .nn._grid import filled
 from .nn._guard import effective_sigma
 from .nn._mask import RotatedGaussianMask
 from .nn.kernels import GaborNet, NJet
@@ -147,14 +148,8 @@ def group_penalty(
 
 
 def _filled(rows: Sequence[Sequence[float]], *, like: torch.Tensor) -> torch.Tensor:
-    """Numbers [G][D] as a tensor [G, D], filled on the device (a copy from the host would stop a GPU)."""
+    """Numbers [G][D] as a tensor [G, D]."""
     shape = (len(rows), len(rows[0]))
     if all(list(row) == list(rows[0]) for row in rows):
         rows = rows[:1]
-    runs: list[tuple[float, int]] = []
-    for value in [number for row in rows for number in row]:
-        if runs and runs[-1][0] == value:
-            runs[-1] = (value, runs[-1][1] + 1)
-        else:
-            runs.append((value, 1))
-    return torch.cat([like.new_full((count,), value) for value, count in runs]).view(len(rows), -1).expand(shape)
+    return filled([number for row in rows for number in row], like=like).view(len(rows), -1).expand(shape)

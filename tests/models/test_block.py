@@ -160,3 +160,8 @@ def test_dropout_rounds_once_in_half_precision():
     x = torch.rand(10_000).bfloat16()
     y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(0.1))
     assert torch.equal(y[y != 0], (x.float() / 0.9).bfloat16()[y != 0])
+
+
+def test_dropout_of_everything_leaves_nothing():
+    x = torch.ones(4, 3, 5, 5)
+    assert not _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(1.0)).any()

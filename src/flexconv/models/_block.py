@@ -141,8 +141,8 @@ def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.Batch
 
 
 def _is_plain_dropout(dropout: nn.Module) -> TypeGuard[nn.Dropout]:
-    """Torch's own with no hook that would want to be called."""
-    return type(dropout) is nn.Dropout and not hooks_of(dropout)
+    """Torch's own that leaves something, with no hook that would want to be called."""
+    return type(dropout) is nn.Dropout and dropout.p < 1 and not hooks_of(dropout)
 
 
 def _is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:

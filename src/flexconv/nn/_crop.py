@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ._grid import Axis, per_axis_tensor
+from ._grid import Axis, filled
 
 RAMP_SLACK = 1e-4  # in widths of a ramp: at whole ratios it ends on a tap, which rounding must not keep
 
@@ -17,9 +17,9 @@ def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -
     rounding = 4 * torch.finfo(mean.dtype).eps
     half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
     inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
-    limit = per_axis_tensor(inner, like=mean)
+    limit = filled(inner, like=mean)
     centre = torch.minimum(torch.maximum(mean, -limit), limit)
-    width = per_axis_tensor(half, like=mean)
+    width = filled(half, like=mean)
     return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
 
 

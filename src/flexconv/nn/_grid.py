@@ -169,11 +169,16 @@ def coarsest(axes: Sequence[Axis]) -> list[Axis]:
     return [min(several, key=lambda axis: axis.size)] * len(axes)
 
 
-def per_axis_tensor(values: list[float], *, like: torch.Tensor) -> torch.Tensor:
-    """One number per axis as a tensor, filled on the device (a copy from the host would stop a GPU)."""
-    if len(set(values)) == 1:
-        return like.new_full((len(values),), values[0])
-    return torch.cat([like.new_full((1,), value) for value in values])
+def filled(values: Sequence[float], *, like: torch.Tensor) -> torch.Tensor:
+    """Numbers as a tensor [n], filled on the device (a copy from the host would stop a GPU)."""
+    runs: list[tuple[float, int]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1] = (value, runs[-1][1] + 1)
+        else:
+            runs.append((value, 1))
+    parts = [like.new_full((count,), value) for value, count in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _clip(value: float, low: float, high: float) -> float:

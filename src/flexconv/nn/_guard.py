@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ._grid import Axis, per_axis_tensor
+from ._grid import Axis, filled
 
 SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
 
@@ -15,7 +15,7 @@ SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a 
 def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and σ in their safe range."""
     one = torch.ones_like(mean)
-    floor = per_axis_tensor([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
+    floor = filled([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
     return _keep_inside(mean, -one, one), effective_sigma(sigma, floor)
 
 

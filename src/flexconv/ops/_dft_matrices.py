@@ -181,12 +181,7 @@ def _bytes(matrices: list[torch.Tensor]) -> int:
     return sum(each.untyped_storage().nbytes() for each in matrices)
 
 
-_cache = MatrixCache(limit=2**30)
-
-
-def cached_matrices(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-    """The matrices of a recipe."""
-    return _cache(recipe, dtype, device)
+cached_matrices = MatrixCache(limit=2**30)
 
 
 @torch.compiler.assume_constant_result
@@ -199,7 +194,7 @@ def constant_matrices(
     device: torch.device,
 ) -> list[torch.Tensor]:
     """The same as constants of a graph that is being compiled, where named tuples are lost: a recipe by its fields."""
-    matrices = _cache(Recipe(style, circles, tuple(Points(*each) for each in points), kernel), dtype, device)
+    matrices = cached_matrices(Recipe(style, circles, tuple(Points(*each) for each in points), kernel), dtype, device)
     for each in matrices:
         for tensor in (each, each._base):  # or their sizes are unknowns that nothing defines, with dynamic=True
             # what torch._dynamo.mark_static does, but not while something is compiled
