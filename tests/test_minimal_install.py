@@ -122,6 +122,13 @@ def test_importing_it_imports_nothing_optional(tmp_path):
     assert python(program, cwd=tmp_path).strip() == "[]"
 
 
+def test_importing_it_does_not_import_the_compiler(tmp_path):
+    program = (
+        "import torch, sys; before = {*sys.modules}; import flexconv; print('torch._dynamo' in {*sys.modules} - before)"
+    )
+    assert python(program, cwd=tmp_path).strip() == "False"
+
+
 def test_the_marker_for_type_checkers_ships():
     assert resources.files("flexconv").joinpath("py.typed").is_file()
 

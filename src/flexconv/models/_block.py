@@ -14,6 +14,7 @@ from torch import nn
 from .._hooks import hooks_of
 from .._regions import Region, regions_are_compiled
 from ..nn import FlexConv1d, FlexConv2d
+from ._batch_norm import batch_norm
 from ._norm import normalise
 
 Shortcut: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # [batch, channels, …], and a bias that is left to add
@@ -42,6 +43,8 @@ def conv_norm_relu(
         assert norm.running_var is not None
         assert norm.momentum is not None
         y, bias = without_bias(conv, x)
+        if y[:, 0].numel() == 1:
+            raise ValueError(f"a batch norm in training needs more than one value per channel; got {list(y.shape)}")
         statistics = norm.running_mean, norm.running_var, norm.momentum, norm.eps
         return _norm_relu(y, bias, before, *_draw(dropout, y), after, norm.weight, norm.bias, *statistics)
     y = normalise(norm, conv(x), lengths)
@@ -126,9 +129,10 @@ def _norm_relu(
         shift = shift + 0.0 * bias
     if before is not None and before[1] is not None:
         shift = shift + before[1]
-    mean = running_mean.clone()  # autograd holds on to the one that batch_norm gets
-    y = F.batch_norm(x, mean, running_var, scale, shift, True, momentum, eps)
-    running_mean.copy_(mean if bias is None else mean + momentum * bias.detach())
+    y, mean, variance = batch_norm(x, scale, shift, eps)
+    number = x[:, 0].numel()
+    running_mean.lerp_((mean if bias is None else mean + bias.detach()).to(running_mean.dtype), momentum)
+    running_var.lerp_((variance * (number / (number - 1))).to(running_var.dtype), momentum)
     y = _keep(F.relu(y if before is None else y + before[0]), kept, factor)
     return y if after is None else F.relu(y + _with_bias(*after))
 

@@ -82,8 +82,8 @@ def dft_conv(
     if plan is None:
         return fft_conv(x, weight, bias, geometry)
     with no_autocast(device):
-        # transforms in several products round several times: the kernel's, which are small, are spared that
-        fine = dtype if plan.style == "whole" else torch.promote_types(dtype, torch.float32)
+        # transforms in several products round several times: kernels, which are small, are spared that
+        fine = dtype if _has_remainders(plan, weight) else torch.promote_types(dtype, torch.float32)
         y = _dft_conv(used.to(dtype), weight.to(fine), outputs, geometry.groups, plan)
         return y if bias is None else y + bias.to(dtype).reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -106,6 +106,11 @@ def _dft_conv(
         y = complex_product(split, blocks, False, out // groups, False).transpose(2, 3).reshape(2, -1, batch, out)
     y = synthesise(y, _matrices(plan.y, x, x.dtype), list(produced), plan.style)
     return y if produced == outputs else y[..., : outputs[0]].contiguous()
+
+
+def _has_remainders(plan: Plan, weight: torch.Tensor | LowRank) -> bool:
+    """Whether the kernel's spectra are as good from half precision, by matrices that come with what rounding took."""
+    return plan.style == "whole" or (plan.style == "long" and isinstance(weight, LowRank))
 
 
 def _scaled(spectra: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:

@@ -33,32 +33,48 @@ def gains_of(
     def spectra(basis: torch.Tensor) -> torch.Tensor:  # [*taps, n] → [(part, frequency), n]
         if recipe.style == "whole":
             return _FineProduct.apply(matrices[0], basis.flatten(0, -2))
+        if recipe.style == "long":
+            return _long_spectra(basis, *matrices)
         return analyse(basis.movedim(-1, 0).unsqueeze(1), matrices, recipe.style).to(dtype).flatten(0, 1).squeeze(2)
 
     shapes = weight.transformed((recipe, dtype), spectra)
     mix = weight.mix.to(dtype)
     if dtype.itemsize == 2 and mix.shape[1] > 1 and mix.shape[0] * mix.shape[1] % 8:
         mix = F.pad(mix, (0, 0, 0, -mix.shape[1] % 8))  # rows of whole 16 bytes, which tensor cores load faster
-    return torch.mm(shapes, mix.flatten(0, 1).t()).view(2, -1, *mix.shape[:2])
+    gains = torch.mm(shapes, mix.flatten(0, 1).t())
+    if recipe.style == "long":
+        return gains.view(-1, 2, *mix.shape[:2]).transpose(0, 1)
+    return gains.view(2, -1, *mix.shape[:2])
+
+
+def _long_spectra(basis: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
+    """[taps, n] → [(frequency, part), n], down the columns and across the rows as in `_dft_transform.py`.
+
+    With the shapes side by side every product reads and writes in order.
+    """
+    row_frequencies, width, _ = across.shape
+    t = _FineProduct.apply(down, basis.reshape(-1, width // 2 * basis.shape[1]))  # [(row frequency, part), (column, n)]
+    return _FineProduct.apply(across, t.view(row_frequencies, width, -1)).flatten(0, 1)
 
 
 class _FineProduct(torch.autograd.Function):
     """Matrix · signals of signals [points, n], for a matrix [rows, (points and room), twice]: itself and its remainder.
 
     Bases in half precision are wrong by as much as everything that is rounded later. With what is missing beside them
-    the spectra are rounded once. Gradients can do without. Other matrices, [rows, points], have no remainder.
+    the spectra are rounded once. Gradients can do without. Other matrices, [rows, points], have no remainder. There may
+    be a batch of them, and as many signals.
     """
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, signals: torch.Tensor) -> torch.Tensor:
-        points, number = signals.shape
-        ctx.basis = matrix[:, :points]
-        if matrix.shape[1] == points:
-            return torch.mm(matrix, signals)
-        twice = signals.new_zeros(2, matrix.shape[1] // 2, number)
-        twice[:, :points] = signals
-        return torch.mm(matrix, twice.view(-1, number))
+        *batch, points, number = signals.shape
+        ctx.basis = matrix[..., :points]
+        if matrix.shape[-1] == points:
+            return torch.matmul(matrix, signals)
+        twice = signals.new_zeros(*batch, 2, matrix.shape[-1] // 2, number)
+        twice[..., :points, :] = signals.unsqueeze(-3)
+        return torch.matmul(matrix, twice.flatten(-3, -2))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, torch.mm(ctx.basis.t(), gradients[0])
+        return None, torch.matmul(ctx.basis.mT, gradients[0])

@@ -146,7 +146,7 @@ class MatrixCache:
         else:
             with _disable_current_modes(), torch.inference_mode(False):
                 matrices = build(recipe)
-                if recipe.kernel and recipe.style == "whole" and dtype.itemsize == 2:
+                if recipe.kernel and recipe.style != "axes" and dtype.itemsize == 2:
                     matrices = [_with_remainder(each, dtype) for each in matrices]
                 self._recent[key] = [_tensor(each, dtype, device) for each in matrices]
             self.used += _bytes(self._recent[key])
@@ -184,7 +184,6 @@ def _bytes(matrices: list[torch.Tensor]) -> int:
 cached_matrices = MatrixCache(limit=2**30)
 
 
-@torch.compiler.assume_constant_result
 def constant_matrices(
     style: str,
     circles: tuple[int, ...],
@@ -200,3 +199,7 @@ def constant_matrices(
             # what torch._dynamo.mark_static does, but not while something is compiled
             tensor._dynamo_static_indices = set(range(tensor.ndim))  # type: ignore[attr-defined]
     return matrices
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler with this package.
+constant_matrices._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
