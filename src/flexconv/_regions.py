@@ -25,16 +25,18 @@ _compiled: ContextVar[bool] = ContextVar("regions are compiled", default=False)
 class Region(Generic[P, R]):
     """A function that runs as it is, or compiled inside `compiled_regions()`. For use as a decorator.
 
-    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart.
+    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart. `recompute`: whether what
+    is used twice is computed twice rather than stored, however much it is.
     """
 
-    def __init__(self, function: Callable[P, R], *, dynamic: bool) -> None:
+    def __init__(self, function: Callable[P, R], *, dynamic: bool, recompute: bool = False) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.dynamic = function, dynamic
+        self.function, self.dynamic, self.recompute = function, dynamic, recompute
 
     @functools.cached_property
     def compiled(self) -> Callable[P, R]:
-        return torch.compile(self.function, fullgraph=True, dynamic=self.dynamic)
+        options = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000} if self.recompute else None
+        return torch.compile(self.function, fullgraph=True, dynamic=self.dynamic, options=options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return (self.compiled if regions_are_compiled() else self.function)(*args, **kwargs)

@@ -105,7 +105,7 @@ def _with_bias(shortcut: torch.Tensor, bias: torch.Tensor | None) -> torch.Tenso
     return shortcut if bias is None else shortcut + bias.to(shortcut.dtype).view(-1, *[1] * (shortcut.ndim - 2))
 
 
-@functools.partial(Region, dynamic=False)
+@functools.partial(Region, dynamic=False, recompute=True)
 def _norm_relu(
     x: torch.Tensor,
     bias: torch.Tensor | None,

@@ -3,9 +3,9 @@
     c[f] = a[f] · b[f], or a[f] · conj b[f];     a [2, F, groups, M, K], b [2, F, groups, K, N] → c [2, F, groups, M, N]
 
 Part 0 is real, 1 imaginary. Gradients are products of the same kind. Strides may be any, and c is stored in the order
-in which a is, or plainly. One of a and b may have more terms than the other, which meet nothing, and c more columns
-than b, which are 0: GPUs like some numbers better. Half precision there uses a Triton kernel, which reads every number
-once; everything else one real product of blocks twice as large.
+in which a is, or plainly but for parts and frequencies. One of a and b may have more terms than the other, which meet
+nothing, and c more columns than b, which are 0: GPUs like some numbers better. Half precision there uses a Triton
+kernel, which reads every number once; everything else one real product of blocks twice as large.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ._steps import Steps, step
+from ._triton import triton_takes
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
     c = _room(a, columns, plain)
-    on_gpu = a.is_cuda and a.element_size() == 2 and not isinstance(a, FakeTensor)
-    if on_gpu and all(map(fits_32_bits, (a, b, c))) and _triton_works():
+    if triton_takes(a) and all(map(fits_32_bits, (a, b, c))):
         from ._complex_product_triton import launch
 
         launch(a, b, c, conjugate)
@@ -35,9 +34,9 @@ def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, pl
 
 
 def _room(a: torch.Tensor, columns: int, plain: bool) -> torch.Tensor:
-    """An empty c; unless `plain`, its axes are stored from outer to inner as those of a."""
+    """An empty c: its axes are stored from outer to inner as those of a; if `plain`, only parts and frequencies are."""
     shape = [*a.shape[:4], columns]
-    order = list(range(5)) if plain else sorted(range(5), key=lambda axis: -a.stride(axis))
+    order = sorted(range(2 if plain else 5), key=lambda axis: -a.stride(axis)) + ([2, 3, 4] if plain else [])
     where = sorted(range(5), key=order.__getitem__)
     return a.new_empty([shape[axis] for axis in order]).permute(where)
 
@@ -53,14 +52,6 @@ def _as_blocks(a: torch.Tensor, b: torch.Tensor, conjugate: bool) -> torch.Tenso
 def fits_32_bits(x: torch.Tensor) -> bool:
     """Whether the offset of every number does: the kernel computes them so, where no tensor is too large for it."""
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) < 2**31
-
-
-def _triton_works() -> bool:
-    try:
-        import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return False
-    return True
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001

@@ -12,31 +12,26 @@ import triton.language as tl
 LARGEST_TILE = 64
 
 
-def launch(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, conjugate: bool, *, per_program: int = 1, warps: int = 4
-) -> None:
-    """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or a · b*.
-
-    A program does its tile at `per_program` frequencies, one after another.
-    """
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, conjugate: bool) -> None:
+    """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or a · b*."""
     _, frequencies, groups, rows, columns = c.shape
     sizes = rows, columns, min(a.shape[-1], b.shape[-2]), b.shape[-1]
     tiles = [min(LARGEST_TILE, max(16, triton.next_power_of_2(size))) for size in sizes[:3]]
-    blocks = triton.cdiv(frequencies, per_program) * groups
-    grid = blocks, triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[1])
+    grid = frequencies * groups, triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[1])
     outer = [stride for each in (a, b, c) for stride in each.stride()[:3]]
     unit = math.gcd(8, *outer)
     inner = [stride for each in (a, b, c) for stride in each.stride()[3:]]
+    warps = 4 if tiles[0] * tiles[1] >= LARGEST_TILE**2 else 2
     with torch.cuda.device_of(a):
         _complex_product[grid](  # pyright: ignore[reportIndexIssue]
-            a, b, c, groups, frequencies, *(stride // unit for stride in outer), unit, *inner, *sizes, *tiles,
-            conjugate, per_program, num_warps=warps,
+            a, b, c, groups, *(stride // unit for stride in outer), unit, *inner, *sizes, *tiles, conjugate,
+            num_warps=warps,
         )  # fmt: skip
 
 
 @triton.jit
 def _complex_product(
-    a, b, c, groups, frequencies,
+    a, b, c, groups,
     a_part, a_frequency, a_group, b_part, b_frequency, b_group, c_part, c_frequency, c_group,  # in units
     UNIT: tl.constexpr,  # what is constant tells the compiler how many numbers it may load at once
     A_ROW: tl.constexpr, A_TERM: tl.constexpr,
@@ -44,39 +39,34 @@ def _complex_product(
     C_ROW: tl.constexpr, C_COLUMN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr, COLUMNS_OF_B: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_TERMS: tl.constexpr,
-    CONJUGATE: tl.constexpr, PER_PROGRAM: tl.constexpr,
+    CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    first = (tl.program_id(0) // groups).to(tl.int64) * PER_PROGRAM
+    frequency = (tl.program_id(0) // groups).to(tl.int64)
     group = tl.program_id(0) % groups
     row = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)[:, None]
     column = tl.program_id(2) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)[None, :]
-    a += (first * a_frequency + group * a_group) * UNIT
-    b += (first * b_frequency + group * b_group) * UNIT
-    c += (first * c_frequency + group * c_group) * UNIT
+    a += (frequency * a_frequency + group * a_group) * UNIT
+    b += (frequency * b_frequency + group * b_group) * UNIT
+    c += (frequency * c_frequency + group * c_group) * UNIT
+    real = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
+    imaginary = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
+    for start in range(0, TERMS, TILE_TERMS):
+        term = start + tl.arange(0, TILE_TERMS)
+        from_a = row * A_ROW + term[None, :] * A_TERM
+        from_b = term[:, None] * B_TERM + column * B_COLUMN
+        wanted_a = (row < ROWS) & (term[None, :] < TERMS)
+        wanted_b = (term[:, None] < TERMS) & (column < COLUMNS_OF_B)
+        a_real = tl.load(a + from_a, wanted_a, 0.0)
+        a_imaginary = tl.load(a + a_part * UNIT + from_a, wanted_a, 0.0)
+        b_real = tl.load(b + from_b, wanted_b, 0.0)
+        b_imaginary = tl.load(b + b_part * UNIT + from_b, wanted_b, 0.0)
+        if CONJUGATE:
+            b_imaginary = -b_imaginary
+        real = tl.dot(a_real, b_real, real)
+        real = tl.dot(-a_imaginary, b_imaginary, real)
+        imaginary = tl.dot(a_imaginary, b_real, imaginary)
+        imaginary = tl.dot(a_real, b_imaginary, imaginary)
     to_c = row * C_ROW + column * C_COLUMN
     wanted = (row < ROWS) & (column < COLUMNS)
-    for later in range(PER_PROGRAM):
-        exists = first + later < frequencies
-        real = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
-        imaginary = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
-        for start in range(0, TERMS, TILE_TERMS):
-            term = start + tl.arange(0, TILE_TERMS)
-            from_a = row * A_ROW + term[None, :] * A_TERM
-            from_b = term[:, None] * B_TERM + column * B_COLUMN
-            wanted_a = exists & (row < ROWS) & (term[None, :] < TERMS)
-            wanted_b = exists & (term[:, None] < TERMS) & (column < COLUMNS_OF_B)
-            a_real = tl.load(a + from_a, wanted_a, 0.0)
-            a_imaginary = tl.load(a + a_part * UNIT + from_a, wanted_a, 0.0)
-            b_real = tl.load(b + from_b, wanted_b, 0.0)
-            b_imaginary = tl.load(b + b_part * UNIT + from_b, wanted_b, 0.0)
-            if CONJUGATE:
-                b_imaginary = -b_imaginary
-            real = tl.dot(a_real, b_real, real)
-            real = tl.dot(-a_imaginary, b_imaginary, real)
-            imaginary = tl.dot(a_imaginary, b_real, imaginary)
-            imaginary = tl.dot(a_real, b_imaginary, imaginary)
-        tl.store(c + to_c, real.to(c.dtype.element_ty), exists & wanted)
-        tl.store(c + c_part * UNIT + to_c, imaginary.to(c.dtype.element_ty), exists & wanted)
-        a += a_frequency * UNIT
-        b += b_frequency * UNIT
-        c += c_frequency * UNIT
+    tl.store(c + to_c, real.to(c.dtype.element_ty), wanted)
+    tl.store(c + c_part * UNIT + to_c, imaginary.to(c.dtype.element_ty), wanted)

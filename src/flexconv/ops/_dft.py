@@ -14,7 +14,6 @@ from operator import index
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -25,7 +24,7 @@ from ._dft_matrices import Points, Recipe, cached_matrices, constant_matrices, s
 from ._dft_transform import analyse, synthesise
 from ._direct import direct_conv
 from ._fft import fft_conv
-from ._geometry import Geometry, Kernel, output_size, skip_unread_samples
+from ._geometry import Geometry, output_size, skip_unread_samples
 from ._low_rank import LowRank, as_tensor
 
 LARGEST_WHOLE = 2**20  # entries of a matrix for all axes at once; beyond, an axis at a time is faster
@@ -92,10 +91,6 @@ def _dft_conv(
     x: torch.Tensor, weight: torch.Tensor | LowRank, outputs: tuple[int, ...], groups: int, plan: Plan
 ) -> torch.Tensor:
     batch, (out, fan_in) = x.shape[0], weight.shape[:2]
-    produced = outputs
-    if plan.style == "long":
-        x, weight = _lengthen(x, plan.x), _lengthen(weight, plan.weight)
-        produced = (plan.y.points[0].number,)
     spectra = analyse(x, _matrices(plan.x, x, x.dtype), plan.style)
     gains = gains_of(weight, plan.weight, _matrices(plan.weight, x, weight.dtype), x.dtype)
     if fan_in == 1 and out == groups:
@@ -104,8 +99,7 @@ def _dft_conv(
         split = spectra.view(2, -1, batch, groups, fan_in).transpose(2, 3)
         blocks = gains.unflatten(2, (groups, out // groups)).mT
         y = complex_product(split, blocks, False, out // groups, False).transpose(2, 3).reshape(2, -1, batch, out)
-    y = synthesise(y, _matrices(plan.y, x, x.dtype), list(produced), plan.style)
-    return y if produced == outputs else y[..., : outputs[0]].contiguous()
+    return synthesise(y, _matrices(plan.y, x, x.dtype), list(outputs), plan.style)
 
 
 def _has_remainders(plan: Plan, weight: torch.Tensor | LowRank) -> bool:
@@ -117,14 +111,6 @@ def _scaled(spectra: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:
     """Depthwise: nothing to sum but real and imaginary parts."""
     real = spectra[0] * gains[0] - spectra[1] * gains[1]
     return torch.stack([real, spectra[0] * gains[1] + spectra[1] * gains[0]])
-
-
-def _lengthen(x: Kernel, recipe: Recipe) -> Kernel:
-    """With zeros behind the last sample or tap, up to what the matrices want."""
-    missing = recipe.points[0].number - x.shape[-1]
-    if not missing:
-        return x
-    return x.lengthened(missing) if isinstance(x, LowRank) else F.pad(x, (0, missing))  # type: ignore[return-value]
 
 
 def _matrices(recipe: Recipe, like: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -202,12 +188,12 @@ def _rounded(least: int, *, last: bool, alone: bool) -> int:
 
 
 def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
-    """The split with the fewest multiplications; rows that divide the input and the output save a copy of each."""
+    """The split with the fewest multiplications, in tiles as tensor cores do them."""
     least = shortest_circle(x, weight, y)
 
-    def cost(inner: int) -> float:
-        copies = 0.05 * sum(each.number % inner > 0 for each in (x, y))
-        return _outer(least, inner) * inner * (max(x.number, y.number) / inner + 2 * inner) * (1 + copies)
+    def cost(inner: int) -> int:
+        outer, rows = _outer(least, inner), -(-max(x.number, y.number) // inner)
+        return _tiles(outer) * _tiles(rows) * 128 * math.ceil(inner / 128) + 2 * outer * inner**2
 
     inner = min(range(8, 8 * math.isqrt(least // 64) + 16, 8), key=cost)
     circles = _outer(least, inner), inner
@@ -217,6 +203,11 @@ def _long_plan(x: Points, weight: Points, y: Points) -> Plan:
         Recipe("long", circles, (second,), kernel=True),
         Recipe("long", circles, (third,), kernel=False),
     )
+
+
+def _tiles(number: int) -> int:
+    """Up to a multiple of 64, where that is not much more."""
+    return -(-number // 64) * 64 if number > 64 else number
 
 
 def _outer(least: int, inner: int) -> int:

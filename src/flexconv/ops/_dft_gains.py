@@ -53,7 +53,10 @@ def _long_spectra(basis: torch.Tensor, down: torch.Tensor, across: torch.Tensor)
     With the shapes side by side every product reads and writes in order.
     """
     row_frequencies, width, _ = across.shape
-    t = _FineProduct.apply(down, basis.reshape(-1, width // 2 * basis.shape[1]))  # [(row frequency, part), (column, n)]
+    taps, number = basis.shape
+    if taps % (width // 2):
+        basis = F.pad(basis, (0, 0, 0, -taps % (width // 2)))
+    t = _FineProduct.apply(down, basis.reshape(-1, width // 2 * number))  # [(row frequency, part), (column, n)]
     return _FineProduct.apply(across, t.view(row_frequencies, width, -1)).flatten(0, 1)
 
 

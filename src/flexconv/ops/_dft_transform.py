@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ._row_product import row_product
 from ._steps import Steps, step
 
 
@@ -68,11 +69,11 @@ def _synthesise(
 
 def _analyse_long(x: torch.Tensor, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
     """Sequences in two levels: down the columns of each, then across the rows of all."""
-    batch, channels, _ = x.shape
+    batch, channels, length = x.shape
     down, across = matrices
-    rows = x.reshape(batch * channels, -1, across.shape[2] // 2)
-    t = torch.bmm(_each(down, batch * channels), rows)  # [sequence, (row frequency, part), column]
-    t = t.view(batch * channels, len(across), across.shape[2])
+    width = across.shape[2] // 2
+    t = row_product(down, x.reshape(-1, length), width, len(down) * width)  # [sequence, (row frequency, part, column)]
+    t = t.view(batch * channels, len(across), 2 * width)
     t = torch.bmm(across, t.permute(1, 2, 0))  # [row frequency, (column frequency, part), sequence]
     return t.view(-1, 2, batch, channels).transpose(0, 1)
 
@@ -83,7 +84,7 @@ def _synthesise_long(spectra: torch.Tensor, matrices: Sequence[torch.Tensor], si
     t = spectra.transpose(0, 1).reshape(len(across), across.shape[1], -1)
     rows = t.new_empty(batch * channels, len(across), across.shape[2])
     torch.bmm(t.transpose(1, 2), across, out=rows.transpose(0, 1))
-    x = torch.bmm(_each(down.T, batch * channels), rows.view(batch * channels, len(down), -1))
+    x = row_product(down.T, rows.flatten(1), across.shape[2] // 2, size[0])
     return x.view(batch, channels, *size)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from .._context import no_autocast
 from .._matmul import matmul
@@ -57,10 +56,6 @@ class LowRank:
         """As of a tensor: some of the taps along a dimension of `shape`, which is not one of channels."""
         return LowRank(self._alike.narrow(dim - 2, start, length), self._number)
 
-    def lengthened(self, missing: int) -> LowRank:
-        """With zeros behind the last axis."""
-        return LowRank(self._alike.lengthened(missing), self._number)
-
     def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """`function` of the basis, linear, [*taps, n] → [rows, n] for any n; known by its name."""
         return self._alike.transformed(name, function)[self._number]
@@ -88,9 +83,6 @@ class Alike:
 
     def narrow(self, axis: int, start: int, length: int) -> Alike:
         return self._changed(("narrow", axis, start, length), lambda basis: basis.narrow(axis, start, length))
-
-    def lengthened(self, missing: int) -> Alike:
-        return self._changed(("lengthened", missing), lambda basis: F.pad(basis, (0, 0, 0, missing)))
 
     def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> Sequence[torch.Tensor]:
         def all_at_once() -> Sequence[torch.Tensor]:

@@ -8,7 +8,8 @@ steps, and warm up what a capture may not.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -81,7 +82,7 @@ class GraphEngine:
         self.windows.fix()
         self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
         with (
-            contextlib.nullcontext() if capture is None else torch.cuda.graph(capture),
+            contextlib.nullcontext() if capture is None else _captured(capture),
             compiled_regions(),
             self._kernels.ahead(),
         ):
@@ -99,3 +100,16 @@ class GraphEngine:
                 state = self.optimizer.state.get(parameter, {})
                 if "step" in state:
                     state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
+
+
+@contextlib.contextmanager
+def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is inside. Python collects no garbage meanwhile: another graph among it would end the capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph):
+            yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,30 @@
+"""One matrix times many sequences, each laid out as rows: y[s] = matrix · x[s].
+
+    matrix [m, k], x [sequences, length ≤ k·width] → y [sequences, length' ≤ m·width]
+
+Position p of a sequence is row p // width, column p mod width. What x lacks behind its end counts as zero, what y would
+have behind its own is not computed. Half precision on a GPU uses a Triton kernel, to which ends anywhere are free;
+everything else a batch of products, with copies where ends do not fit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ._triton import triton_takes
+
+
+def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) -> torch.Tensor:
+    """The first `length` positions of matrix · x[s], for every s."""
+    if triton_takes(x):
+        from ._row_product_triton import launch
+
+        y = x.new_empty(len(x), length)
+        launch(matrix, x, y, width)
+        return y
+    rows, terms = matrix.shape
+    missing = terms * width - x.shape[1]
+    x = (F.pad(x, (0, missing)) if missing else x).view(-1, terms, width)
+    y = torch.bmm(matrix.expand(len(x), *matrix.shape), x).view(-1, rows * width)
+    return y if length == rows * width else y[:, :length].contiguous()
