@@ -131,8 +131,9 @@ def _norm_relu(
         shift = shift + before[1]
     y, mean, variance = batch_norm(x, scale, shift, eps)
     number = x[:, 0].numel()
-    running_mean.lerp_((mean if bias is None else mean + bias.detach()).to(running_mean.dtype), momentum)
-    running_var.lerp_((variance * (number / (number - 1))).to(running_var.dtype), momentum)
+    with torch.no_grad():
+        running_mean.lerp_((mean if bias is None else mean + bias).to(running_mean.dtype), momentum)
+        running_var.lerp_((variance * (number / (number - 1))).to(running_var.dtype), momentum)
     y = _keep(F.relu(y if before is None else y + before[0]), kept, factor)
     return y if after is None else F.relu(y + _with_bias(*after))
 
