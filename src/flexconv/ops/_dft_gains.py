@@ -56,28 +56,32 @@ def _long_spectra(basis: torch.Tensor, down: torch.Tensor, across: torch.Tensor)
     taps, number = basis.shape
     if taps % (width // 2):
         basis = F.pad(basis, (0, 0, 0, -taps % (width // 2)))
-    t = _FineProduct.apply(down, basis.reshape(-1, width // 2 * number))  # [(row frequency, part), (column, n)]
-    return _FineProduct.apply(across, t.view(row_frequencies, width, -1)).flatten(0, 1)
+    t = _fine_product(down, basis.reshape(-1, width // 2 * number))  # [(row frequency, part), (column, n)]
+    return _fine_product(across, t.view(row_frequencies, width, -1)).flatten(0, 1)
 
 
-class _FineProduct(torch.autograd.Function):
+def _fine_product(matrix: torch.Tensor, signals: torch.Tensor) -> torch.Tensor:
     """Matrix · signals of signals [points, n], for a matrix [rows, (points and room), twice]: itself and its remainder.
 
     Bases in half precision are wrong by as much as everything that is rounded later. With what is missing beside them
-    the spectra are rounded once. Gradients can do without. Other matrices, [rows, points], have no remainder. There may
-    be a batch of them, and as many signals.
+    the spectra are rounded once. Other matrices, [rows, points], have no remainder. There may be a batch of them, and
+    as many signals.
     """
+    *batch, points, number = signals.shape
+    if matrix.shape[-1] == points:
+        return torch.matmul(matrix, signals)
+    room = signals.new_zeros(*batch, matrix.shape[-1] // 2 - points, number)
+    return torch.matmul(matrix, torch.cat([signals, room, signals, room], -2))
+
+
+class _FineProduct(torch.autograd.Function):
+    """`_fine_product` with gradients by the matrix alone: those of a single product can do without the remainder."""
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, signals: torch.Tensor) -> torch.Tensor:
-        *batch, points, number = signals.shape
-        ctx.basis = matrix[..., :points]
-        if matrix.shape[-1] == points:
-            return torch.matmul(matrix, signals)
-        twice = signals.new_zeros(*batch, 2, matrix.shape[-1] // 2, number)
-        twice[..., :points, :] = signals.unsqueeze(-3)
-        return torch.matmul(matrix, twice.flatten(-3, -2))
+        ctx.basis = matrix[:, : len(signals)]
+        return _fine_product(matrix, signals)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, torch.matmul(ctx.basis.mT, gradients[0])
+        return None, torch.mm(ctx.basis.t(), gradients[0])
