@@ -10,8 +10,6 @@ from flexconv import FlexConv2d
 from flexconv._regions import compiled_regions
 from flexconv.models import CIFARResNet, FlexNet, FlexTCN, _block
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
-
 SMALL = {"num_classes": 3, "generator_options": {"hidden": 4}}
 MODELS = {
     "flexnet": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, **SMALL),

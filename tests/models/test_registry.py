@@ -247,7 +247,6 @@ def test_compiles_in_one_piece(name):
 
 
 # the compiler asks every input for its .grad, of which torch warns where that input is the output of another layer
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_blocks_compile_by_themselves():
     model, x = small("flexnet3", dropout=0.0), inputs("flexnet3")
     twin = copy.deepcopy(model)

@@ -213,10 +213,9 @@ def test_a_region_runs_as_it_is_outside_and_compiled_inside(monkeypatch):
     with compiled_regions():
         assert region(torch.zeros(())) == 1
     assert region(torch.zeros(())) == 1
-    assert calls == [{"fullgraph": True, "dynamic": False}]
+    assert calls == [{"fullgraph": True, "dynamic": False, "options": None}]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
     for region in (_together._masked_features, _together._with_bias):
         compiled = torch.compile(region.function, backend="eager", fullgraph=True, dynamic=region.dynamic)
@@ -233,7 +232,6 @@ def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("quick_compiler")

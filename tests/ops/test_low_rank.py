@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from flexconv.ops._conv import conv_nd
 from flexconv.ops._dft import dft_conv
@@ -104,6 +105,16 @@ def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
     together = results([LowRank(alike, 0), LowRank(alike, 1)])
     assert [each[-1] for each in bases] == [16]
     assert max(map(relative_error, together, alone)) < 1e-12
+
+
+def test_channels_are_added_to_kernels_alike_at_once():
+    factors = [(torch.randn(9, 8), torch.randn(out, 3, 8)) for out in (4, 2, 4)]
+    alike = Alike([lambda dtype, pair=pair: (pair[0].to(dtype), pair[1].to(dtype)) for pair in factors], torch.float32)
+    mixes = [LowRank(alike, number).wide_mix(8) for number in range(3)]
+    for (_, mix), wide in zip(factors, mixes, strict=True):
+        assert torch.equal(wide, F.pad(mix, (0, 0, 0, 5)))
+    first, second, third = (wide.untyped_storage().data_ptr() for wide in mixes)
+    assert first == third != second
 
 
 def test_what_was_computed_without_gradients_is_computed_again_for_them():

@@ -63,7 +63,6 @@ def test_where_nothing_can_be_compiled_steps_run_one_by_one_and_say_so(tmp_path,
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler looking at its inputs
 @pytest.mark.usefixtures("quick_compiler")
 def test_losses_of_the_compiled_engine_are_those_of_the_eager_one(tmp_path):
     eager, compiled = (losses_of(trainer_of(tmp_path / engine, engine=engine)) for engine in ("eager", "compiled"))

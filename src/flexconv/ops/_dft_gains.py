@@ -38,9 +38,10 @@ def gains_of(
         return analyse(basis.movedim(-1, 0).unsqueeze(1), matrices, recipe.style).to(dtype).flatten(0, 1).squeeze(2)
 
     shapes = weight.transformed((recipe, dtype), spectra)
-    mix = weight.mix.to(dtype)
-    if dtype.itemsize == 2 and mix.shape[1] > 1 and mix.shape[0] * mix.shape[1] % 8:
-        mix = F.pad(mix, (0, 0, 0, -mix.shape[1] % 8))  # rows of whole 16 bytes, which tensor cores load faster
+    out, inputs = weight.shape[:2]
+    if dtype.itemsize == 2 and inputs > 1 and out * inputs % 8:
+        inputs += -inputs % 8  # rows of whole 16 bytes, which tensor cores load faster
+    mix = (weight.mix if inputs == weight.shape[1] else weight.wide_mix(inputs)).to(dtype)
     gains = torch.mm(shapes, mix.flatten(0, 1).t())
     if recipe.style == "long":
         return gains.view(-1, 2, *mix.shape[:2]).transpose(0, 1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from .._context import no_autocast
 from .._matmul import matmul
@@ -60,6 +61,10 @@ class LowRank:
         """`function` of the basis, linear, [*taps, n] → [rows, n] for any n; known by its name."""
         return self._alike.transformed(name, function)[self._number]
 
+    def wide_mix(self, inputs: int) -> torch.Tensor:
+        """`mix` with zeros for input channels up to a number."""
+        return self._alike.wide_mix(self._number, inputs)
+
     def tensor(self) -> torch.Tensor:
         """The kernel itself, rounded to its dtype once, also under autocast."""
         fine = self.to(torch.promote_types(self.dtype, torch.float32))
@@ -83,6 +88,18 @@ class Alike:
 
     def narrow(self, axis: int, start: int, length: int) -> Alike:
         return self._changed(("narrow", axis, start, length), lambda basis: basis.narrow(axis, start, length))
+
+    def wide_mix(self, number: int, inputs: int) -> torch.Tensor:
+        """Of a kernel; of all with as many channels at once."""
+        shape = self.factors(number)[1].shape
+
+        def all_at_once() -> dict[int, torch.Tensor]:
+            mixes = {each: self.factors(each)[1] for each in range(len(self.sources))}
+            same = [each for each, mix in mixes.items() if mix.shape == shape]
+            wide = F.pad(torch.stack([mixes[each] for each in same]), (0, 0, 0, inputs - shape[1]))
+            return dict(zip(same, wide.unbind(), strict=True))
+
+        return self._once(("wide mix", shape, inputs), all_at_once)[number]
 
     def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> Sequence[torch.Tensor]:
         def all_at_once() -> Sequence[torch.Tensor]:
