@@ -3,7 +3,7 @@
     python -m benchmarks.tune_gpu [splits] [rows]
 
 `splits`: microseconds of analysis and synthesis by the length of rows, and what `make_plan` takes.
-`rows`: microseconds of the product down the columns, beside what memory alone would take.
+`rows`: microseconds of the product down the columns, by how much a program takes at once.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ import argparse
 from collections.abc import Callable
 
 import torch
+from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports]
 
 from flexconv.bench import measure
 from flexconv.bench._timing import as_in_training
 from flexconv.ops._dft import make_plan, shortest_circle
 from flexconv.ops._dft_matrices import Points
 from flexconv.ops._dft_transform import _analyse, _synthesise
-from flexconv.ops._row_product_triton import launch
+from flexconv.ops._row_product_triton import IN_PIECES, WHOLE, Cut, launch
 
 CUDA = torch.device("cuda")
 SEQUENCES = [(32, 30, 16000, 16000), (32, 30, 16000, 2400), (64, 30, 8192, 8192), (16, 64, 5000, 5000)]
-ROWS = [
-    (32, 30, 16000, (250, 128)),
-    (32, 30, 16000, (144, 128)),
-    (64, 30, 8192, (128, 128)),
-    (8, 16, 60000, (938, 128)),
+ROWS = [(960, 16000, (250, 128)), (960, 16000, (144, 128)), (1920, 8192, (128, 128)), (128, 60000, (938, 128))]
+CUTS = [
+    WHOLE,
+    WHOLE._replace(stages=3),
+    WHOLE._replace(stages=1, crowd=2),
+    WHOLE._replace(warps=4, stages=1, crowd=2),
+    WHOLE._replace(rows=64, warps=4, crowd=2),
+    WHOLE._replace(rows=64, warps=4, stages=1, crowd=3),
+    WHOLE._replace(rows=64, warps=4, stages=1, crowd=0),
+    IN_PIECES,
 ]
 COPIES = 4.1e12  # bytes per second, as `flexconv bench` measures them on an H200
 
@@ -75,14 +81,22 @@ def _random_matrices(circles: tuple[int, int], length: int) -> tuple[torch.Tenso
 
 
 def rows() -> None:
-    for number, length, circles in ROWS:
-        down, _ = _random_matrices(circles, length)
+    print("as taken", *(tuple(cut) for cut in CUTS), sep=" | ")
+    for number, length, (outer, inner) in ROWS:
+        down, _ = _random_matrices((outer, inner), length)
         x = torch.randn(number, length, device=CUDA, dtype=torch.bfloat16)
-        y = torch.randn(number, circles[0] * circles[1], device=CUDA, dtype=torch.bfloat16)
-        for what, arguments in (("forth", (down, x, y)), ("back", (down.T, y, x))):
-            kernel = microseconds(lambda: launch(*arguments, circles[1]))  # noqa: B023
-            least = 1e6 * (x.numel() + y.numel()) * 2 / COPIES
-            print(f"{length} as {circles}, {what}: {kernel:.1f} µs; reading and writing alone {least:.1f}", flush=True)
+        y = torch.randn(number, outer * inner, device=CUDA, dtype=torch.bfloat16)
+        least = 1e6 * (x.numel() + y.numel()) * 2 / COPIES
+        for what, arguments in (("forth", (down, x, y, inner)), ("back", (down.T, y, x, inner))):
+            times = [_try(arguments, cut) for cut in (None, *CUTS)]
+            print(f"{length} as {outer} × {inner}, {what}; copies alone {least:.1f} µs", *times, sep=" | ", flush=True)
+
+
+def _try(arguments: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int], cut: Cut | None) -> str:
+    try:
+        return f"{microseconds(lambda: launch(*arguments, cut=cut)):.1f}"
+    except OutOfResources:
+        return "–"
 
 
 if __name__ == "__main__":

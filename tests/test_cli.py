@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from flexconv.cli._resample import ResampledSeries
 from flexconv.data import DeviceBatches
 from flexconv.data import load as load_data
 from flexconv.train import RunFolder, list_recipes, load_recipe, loop
+from flexconv.train.fit_group import FitGroup
 
 TINY = """
 about: a network of one block
@@ -147,7 +147,7 @@ def test_version(call):
         (("train", "digits", "--set", "data.name=digit"), "'digit'.*'digits'"),
         (("train", "mine.yaml"), "no recipe file 'mine.yaml'"),
         (("train",), "name a recipe, or a run folder"),
-        (("train", "digits", "--resume", "x"), "not both"),
+        (("train", "digits", "--resume", "x"), "leave out the recipe"),
         (("train", "--resume", "x", "--set", "epochs=2"), "keeps its recipe"),
         (("train", "--resume", "nothing"), "nothing is no run"),
         (("train", "fit-gabor"), "flexconv fit fit-gabor"),
@@ -328,15 +328,21 @@ def test_cross_resolution_prints_its_three_numbers(call, finished, monkeypatch):
 
 def test_fit(call, finished, monkeypatch):
     assert RunFolder(finished / "fit").read_results()["mean_mse"] > 0
-    group = import_module("flexconv.train.fit").FitGroup  # (the package has a function of that name)
+    step = FitGroup.step
 
-    def interrupted(_):
-        raise KeyboardInterrupt  # what Ctrl-C is where no one handles it
+    def interrupted(group):
+        step(group)
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(group, "step", interrupted)
-    stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
-    assert (stopped.code, "not resumed" in stopped.err) == (130, True)
+    with monkeypatch.context() as context:
+        context.setattr(FitGroup, "step", interrupted)
+        stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
+    assert (stopped.code, "go on with: flexconv fit --resume run" in stopped.err) == (130, True)
     assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")
+    assert_refused(call("fit", finished / "fit.yaml", "--resume", "run"), "leave out the recipe")
+    assert_refused(call("fit"), "name a recipe")
+    assert "results and pictures are in run" in call("fit", "--resume", "run", "--device", "cpu").out
+    assert RunFolder("run").read_results()["targets"] == RunFolder(finished / "fit").read_results()["targets"]
     assert_refused(call("eval", finished / "fit"), "no network in it")
     assert_refused(call("train", "--resume", finished / "fit" / ".."), "is no run")
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -18,6 +18,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SHAPES = 256  # a region may meet, of all networks in a process; torch's own limit of 8 is for mistakes
+
+RECOMPUTE: dict[str, Any] = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000}  # of inductor
 
 _compiled: ContextVar[bool] = ContextVar("regions are compiled", default=False)
 
@@ -35,7 +37,7 @@ class Region(Generic[P, R]):
 
     @functools.cached_property
     def compiled(self) -> Callable[P, R]:
-        options = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000} if self.recompute else None
+        options = RECOMPUTE if self.recompute else None
         return torch.compile(self.function, fullgraph=True, dynamic=self.dynamic, options=options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

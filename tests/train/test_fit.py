@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from flexconv.data import DamagedDataError, MissingDataError
 from flexconv.nn.kernels import GENERATORS
-from flexconv.train import load_recipe
-from flexconv.train.fit import FitGroup, _generator_maker, fit
+from flexconv.train import Interrupted, load_recipe, resume
+from flexconv.train.fit_group import FitGroup
+from flexconv.train.fitting import _generator_maker, fit
 from flexconv.train.folder import RunError, RunFolder
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 from flexconv.train.targets import ALEXNET_FILE, RANDOM_FILE, Targets, load_targets
@@ -122,6 +126,50 @@ def test_seeds(tmp_path):
         fit(recipe(steps=2, seed=seed), tmp_path / str(i))["mean_mse"] for i, seed in enumerate((0, 0, 1))
     )
     assert first == again != other
+
+
+@pytest.mark.parametrize("step", [1, 47, 60, 61, 85, 120])
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_fit_goes_on_where_it_was_stopped(step, saves, tmp_path, monkeypatch):
+    """Targets one after the other, 60 steps each; with a checkpoint at every step, or none."""
+    monkeypatch.setattr("flexconv.train.fitting.CHECKPOINT_SECONDS", -1.0 if saves else 1e9)
+    settings = recipe(images_at_once=1)
+    whole = fit(settings, tmp_path / "whole")
+    taken, one = [], FitGroup.step
+
+    def killed(*group):
+        if len(taken) == step:
+            raise KeyboardInterrupt
+        taken.append(1)
+        one(*group)
+
+    with monkeypatch.context() as context:
+        context.setattr(FitGroup, "step", killed)
+        context.setattr(RunFolder, "write_results", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(settings, tmp_path / "run")
+    resumed = resume(tmp_path / "run")
+    assert resumed["targets"] == whole["targets"]
+    for file in ("metrics.jsonl", "reconstructions/gabor-1.png", "reconstructions/gabor-4.png"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert resume(tmp_path / "run") == resumed  # finished: left alone
+
+
+def test_a_signal_saves_a_fit(tmp_path, monkeypatch):
+    whole = fit(recipe(), tmp_path / "whole")
+    one = FitGroup.step
+
+    def signalled(group):
+        if not (tmp_path / "run/checkpoints").exists():
+            signal.raise_signal(signal.SIGTERM)
+        one(group)
+
+    monkeypatch.setattr(FitGroup, "step", signalled)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        fit(recipe(), tmp_path / "run")
+    heard = Console(file=io.StringIO(), width=200)
+    assert resume(tmp_path / "run", console=heard)["targets"] == whole["targets"]
+    assert "resumed at step 1 of target 1 of 2" in heard.file.getvalue()
 
 
 def test_divergence_is_told(tmp_path):

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from flexconv.nn import GENERATORS
 from flexconv.train import _fused_fit, _fused_siren
-from flexconv.train.fit import FitGroup
+from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

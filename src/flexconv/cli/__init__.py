@@ -50,7 +50,7 @@ app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digi
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
-app.command(epilog=_examples("fit fit-gabor --set steps=500"))(fit)
+app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs/kodak"))(fit)
 app.command(epilog=_examples("paper", "paper table3", "paper figure4 --run --limit 600"))(paper)
 app.command(epilog=_examples("ship runs/digits --name my-digits --into weights"))(ship)
 app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)

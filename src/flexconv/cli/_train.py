@@ -29,59 +29,71 @@ def train(
     """
     from .. import train as training
 
-    if (recipe is None) == (resume is None):
-        raise ValueError("name a recipe, or a run folder with --resume, and not both")
     if resume is not None:
-        if changes or out is not None or root is not None:
-            raise ValueError("a resumed run keeps its recipe, folder and data: leave out --set, --out, --root")
-        offer_nearest(str(resume))
-        if training.RunFolder(resume).finished:
-            results = training.resume(resume)
-            say(f"{resume} is finished{_outcome(results)}; there is nothing left to do")
-            return
-        results = _until_stopped(resume, lambda: training.resume(resume, device=device, console=console))
-        folder = resume
-    else:
-        assert recipe is not None
-        loaded = training.load_recipe(recipe, [*(changes or []), *([f"data.root={root}"] if root else [])])
-        if isinstance(loaded, training.FitRecipe):
-            raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
-        folder = out or training.default_folder(recipe)
-        if _first_process():
-            say(f"run folder: {folder}")
-        results = _until_stopped(folder, lambda: training.train(loaded, folder, device=device, console=console))
+        _go_on(resume, "train", device, alone=recipe is None and not changes and out is None and root is None)
+        return
+    if recipe is None:
+        raise ValueError("name a recipe, or a run folder with --resume")
+    loaded = training.load_recipe(recipe, [*(changes or []), *([f"data.root={root}"] if root else [])])
+    if isinstance(loaded, training.FitRecipe):
+        raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
+    folder = out or training.default_folder(recipe)
     if _first_process():
-        _print_results(results, folder)
+        say(f"run folder: {folder}")
+    results = _until_stopped(folder, "train", lambda: training.train(loaded, folder, device=device, console=console))
+    _print_results(results, folder)
 
 
 def fit(
-    recipe: Annotated[str, typer.Argument(help="A recipe of kind fit, by name or as a YAML file.")],
+    recipe: Annotated[str | None, typer.Argument(help="A recipe of kind fit, by name or as a YAML file.")] = None,
     changes: Changes = None,
     out: OutFolder = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted fit.")] = None,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Fit a kernel generator to kernels or pictures."""
-    from ..train import FitRecipe, default_folder, load_recipe
-    from ..train import fit as fit_by
+    """Fit a kernel generator to kernels or pictures.
 
-    loaded = load_recipe(recipe, [*(changes or []), *([f"root={root}"] if root else [])])
-    if not isinstance(loaded, FitRecipe):
+    What was interrupted goes on with --resume, as in `flexconv train`.
+    """
+    from .. import train as training
+
+    if resume is not None:
+        _go_on(resume, "fit", device, alone=recipe is None and not changes and out is None and root is None)
+        return
+    if recipe is None:
+        raise ValueError("name a recipe, or a run folder with --resume")
+    loaded = training.load_recipe(recipe, [*(changes or []), *([f"root={root}"] if root else [])])
+    if not isinstance(loaded, training.FitRecipe):
         raise ValueError(f"{recipe} trains a network: flexconv train {recipe}")
-    folder = out or default_folder(recipe)
+    folder = out or training.default_folder(recipe)
     say(f"run folder: {folder}")
-    try:
-        fit_by(loaded, folder, device=device, console=console)
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped; a fit is not resumed: what there is of it is in {folder}") from None
-    say(f"results and pictures are in {folder}")
+    results = _until_stopped(folder, "fit", lambda: training.fit(loaded, folder, device=device, console=console))
+    _print_results(results, folder)
 
 
-def _until_stopped(folder: Path, work: Any) -> dict[str, Any]:
+def _go_on(folder: Path, command: str, device: str, *, alone: bool) -> None:
+    """Resume a run; `alone`: nothing else was asked for."""
+    from .. import train as training
+
+    if not alone:
+        raise ValueError(
+            "a resumed run keeps its recipe, folder and data: leave out the recipe, --set, --out and --root"
+        )
+    offer_nearest(str(folder))
+    if training.RunFolder(folder).finished:
+        results = training.resume(folder)
+        say(f"{folder} is finished{_outcome(results)}; there is nothing left to do")
+        return
+    results = _until_stopped(folder, command, lambda: training.resume(folder, device=device, console=console))
+    _print_results(results, folder)
+
+
+def _until_stopped(folder: Path, command: str, work: Any) -> dict[str, Any]:
     """The results of `work()`; where a signal ends it, say how to go on."""
     from ..train import Interrupted, RunFolder
 
-    again = f"go on with: flexconv train --resume {shlex.quote(str(folder))}"
+    again = f"go on with: flexconv {command} --resume {shlex.quote(str(folder))}"
     try:
         return work()
     except Interrupted as stop:
@@ -100,9 +112,12 @@ def _outcome(results: dict[str, Any]) -> str:
 
 
 def _print_results(results: dict[str, Any], folder: Path) -> None:
+    if not _first_process():
+        return
     if "out_of_the_box" in results:
         source, shot = results["source"]["test_accuracy"], results["out_of_the_box"]["accuracy"]
         say(f"source {100 * source:.2f} %, out of the box {100 * shot:.2f} %")
         if "target" in results:
             say(f"fine-tuned {100 * results['target']['test_accuracy']:.2f} %")
-    say(f"results, weights and pictures are in {folder}")
+    fitted = "targets" in results
+    say(f"results{'' if fitted else ', weights'} and pictures are in {folder}")

@@ -10,27 +10,28 @@ import triton
 import triton.language as tl
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """How much a program takes at once."""
 
     rows: int
     terms: int
     warps: int
+    stages: int  # loads on their way
     crowd: int  # programs per multiprocessor, each for many sequences; 0: one for every sequence
 
 
 COLUMNS = 128
-WHOLE = _Cut(rows=128, terms=256, warps=8, crowd=1)  # a program keeps its rows of the matrix
+WHOLE = Cut(rows=128, terms=256, warps=8, stages=2, crowd=1)  # a program keeps its rows of the matrix
 WHOLE_NEEDS = 225 * 1024  # bytes of shared memory: GPUs from Hopper on
-IN_PIECES = _Cut(rows=64, terms=64, warps=4, crowd=0)
+IN_PIECES = Cut(rows=64, terms=64, warps=4, stages=2, crowd=0)
 
 
-def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int) -> None:
+def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int, *, cut: Cut | None = None) -> None:
     """Fill y [sequences, length'] with matrix [m, k] · x [sequences, length] in rows of `width`."""
     rows, terms = matrix.shape
     card = torch.cuda.get_device_properties(x.device)
     shared = getattr(card, "shared_memory_per_block_optin", 0)
-    cut = WHOLE if terms <= WHOLE.terms and shared >= WHOLE_NEEDS else IN_PIECES
+    cut = cut or (WHOLE if terms <= WHOLE.terms and shared >= WHOLE_NEEDS else IN_PIECES)
     limits = zip((rows, width, terms), (cut.rows, COLUMNS, cut.terms), strict=True)
     tile = [min(most, max(16, triton.next_power_of_2(number))) for number, most in limits]
     tiles = triton.cdiv(rows, tile[0]) * triton.cdiv(width, tile[1])
@@ -38,7 +39,7 @@ def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int) -
     with torch.cuda.device_of(x):
         _row_product[(programs * tiles,)](  # pyright: ignore[reportIndexIssue]
             matrix, x, y, len(x), programs, x.shape[1], y.shape[1], x.stride(0), y.stride(0),
-            rows, terms, width, *matrix.stride(), *tile, num_warps=cut.warps, num_stages=2,
+            rows, terms, width, *matrix.stride(), *tile, num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
 
 

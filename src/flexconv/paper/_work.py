@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import re
-import shutil
 import signal
 import threading
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..data import MissingDataError
-from ..train import DivergedError, FitRecipe, Interrupted, Recipe, RunError, RunFolder, build_recipe, fit, resume, train
+from ..train import DivergedError, FitRecipe, Interrupted, RunError, RunFolder, build_recipe, fit, resume, train
 from ..train._read import _parse_override, merge, plain
 from ..train.recipe import AnyRecipe
 from ._item import Job
@@ -74,31 +73,19 @@ def _do(job: Job, runs: Path, device: str, changes: Sequence[str], console: Cons
     if callable(job.work):
         job.work(device=device, changes=changes)
         return
-    if isinstance(job.work, FitRecipe):
-        _fit(job.work, run_folder(runs, job.name, job.seed), device, console)
-        return
-    recipe = changed(job.work, changes)
-    assert isinstance(recipe, Recipe)
+    recipe = job.work
+    if isinstance(recipe, FitRecipe):
+        changes = ()
+    recipe = changed(recipe, changes)
     folder = RunFolder(run_folder(runs, job.name, job.seed, changes))
-    if not folder.exists:
+    if folder.exists:
+        if other := differences(recipe, folder.read_recipe()):
+            raise RunError(f"{folder.path} holds a run of another recipe ({', '.join(other)} differ): move it away")
+        resume(folder.path, device=device, console=console)
+    elif isinstance(recipe, FitRecipe):
+        fit(recipe, folder.path, device=device, console=console)
+    else:
         train(recipe, folder.path, device=device, console=console, plots=plots)
-        return
-    if other := differences(recipe, folder.read_recipe()):
-        raise RunError(f"{folder.path} holds a run of another recipe ({', '.join(other)} differ): move it away")
-    resume(folder.path, device=device, console=console)
-
-
-def _fit(recipe: FitRecipe, path: Path, device: str, console: Console | None) -> None:
-    """Fit from the start: a fit is not resumed, so what is left of one that was killed is of no use."""
-    folder = RunFolder(path)
-    if folder.exists and not folder.finished:
-        with folder.locked():
-            shutil.rmtree(path)
-    try:
-        fit(recipe, path, device=device, console=console)
-    except KeyboardInterrupt:
-        shutil.rmtree(path)
-        raise
 
 
 def run_folder(runs: Path, name: str, seed: int, changes: Sequence[str] = ()) -> Path:

@@ -16,9 +16,9 @@ except ImportError as error:
 from ._read import build_recipe, list_recipes, load_recipe
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .evaluate import Score, evaluate
-from .fit import fit
+from .fitting import fit
 from .folder import RunError, RunFolder
-from .loop import DivergedError, Interrupted, Trainer
+from .loop import DivergedError, Trainer
 from .recipe import (
     AliasRecipe,
     CrossResolutionRecipe,
@@ -30,6 +30,7 @@ from .recipe import (
     ScheduleRecipe,
 )
 from .run import build_model, default_folder, fit_classifier, load_data, make_fabric, resume, train
+from .stopping import Interrupted
 
 __all__ = [
     "AliasRecipe",

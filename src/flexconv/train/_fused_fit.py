@@ -1,8 +1,8 @@
 """A step of fitting multiplicative filter networks as one GPU kernel, by Triton.
 
-The compiled twin in `fit.py` writes every hidden layer to memory and reads it back several times; a picture of half a
-million points is then limited by that. Here a program takes some points through the whole network, the loss, and back.
-Only the maps' outputs u_l leave the registers, for a place that stays in the cache; filters are computed again:
+The compiled twin in `fit_group.py` writes every hidden layer to memory and reads it back several times; a picture of
+half a million points is then limited by that. Here a program takes some points through the whole network, the loss, and
+back. Only the maps' outputs u_l leave the registers, for a place that stays in the cache; filters are computed again:
 
     forward     h_0 = g_0,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
     backward    ∂u = ∂h ⊙ g,   ∂g = ∂h ⊙ u,   ∂A_l = ∂uᵀ h_{l−1},   ∂h_{l−1} = ∂u A_l

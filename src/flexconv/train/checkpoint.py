@@ -11,6 +11,7 @@ import errno
 import hashlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         except (CheckpointError, OSError) as error:
             problems.append(str(error))
     return None, problems
+
+
+def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """What a run goes on from, None where it has not saved anything; `say` hears of checkpoints that are damaged."""
+    state, problems = load_latest(folder)
+    for problem in problems:
+        say(f"[yellow]refused:[/] {problem}")
+    if state is None and problems:
+        raise CheckpointError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}")
+    return state
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -7,13 +7,10 @@ step goes on exactly as it would have.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,19 +23,16 @@ from .._regions import Region
 from ..data import Batch, DataSplits, DeviceBatches
 from ..nn import refresh_extents
 from ..spectrum import alias_penalty
-from .checkpoint import CheckpointError, checkpoints, load_latest, save_checkpoint
+from .checkpoint import checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
 from .folder import RunFolder
 from .optim import Schedule, kernel_norm, make_optimizer
 from .recipe import Recipe
+from .stopping import Interrupted, stop_on_signal
 
 SHOW_SECONDS = 0.5  # between updates of the display, each of which waits for the device
-
-
-class Interrupted(Exception):  # noqa: N818  (it is no error)
-    """The user or the system asked the run to stop; it can be resumed."""
 
 
 class DivergedError(RuntimeError):
@@ -97,7 +91,7 @@ class Trainer:
         self._resume()
         self._session_began = self._saved_at = self._shown_at = time.monotonic()
         self._seconds_before = self.progress.seconds
-        with self._stop_on_signal() as stop_asked, self.display:
+        with stop_on_signal() as stop_asked, self.display:
             while self.progress.epoch < self.recipe.epochs:
                 self._epoch(stop_asked)
         if self.best_state is not None:
@@ -237,12 +231,8 @@ class Trainer:
             save_checkpoint(self.folder.checkpoints, self.progress.step, state)
 
     def _resume(self) -> None:
-        state, problems = load_latest(self.folder.checkpoints)
-        for problem in problems:
-            self.display.say(f"[yellow]refused:[/] {problem}")
+        state = newest_checkpoint(self.folder.checkpoints, self.display.say)
         if state is None:
-            if problems:
-                raise CheckpointError(f"no checkpoint in {self.folder.checkpoints} is whole: {'; '.join(problems)}")
             if self.fabric.is_global_zero:
                 self.folder.cut_metrics(0)
             return
@@ -270,26 +260,6 @@ class Trainer:
             world_size=self.fabric.world_size,
             rank=self.fabric.global_rank,
         )
-
-    @contextlib.contextmanager
-    def _stop_on_signal(self) -> Iterator[Callable[[], str | None]]:
-        """A first Ctrl-C or SIGTERM is answered between two steps, a second one at once."""
-        asked: list[str] = []
-        if threading.current_thread() is not threading.main_thread():
-            yield lambda: None
-            return
-
-        def handle(number: int, _frame: object) -> None:
-            if asked:
-                raise KeyboardInterrupt
-            asked.append(signal.Signals(number).name)
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield lambda: asked[0] if asked else None
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @functools.partial(Region, dynamic=False)

@@ -23,6 +23,7 @@ from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate
+from .fitting import run_fit
 from .folder import RunError, RunFolder
 from .loop import Trainer
 from .plots import draw_plots
@@ -53,13 +54,13 @@ def train(
 
 
 def resume(out: str | os.PathLike[str], *, device: str = "auto", console: Console | None = None) -> dict[str, Any]:
-    """Go on with a run from its newest checkpoint that is whole. A finished one is left alone."""
+    """Go on with a run, or a fit, from its newest checkpoint that is whole. A finished one is left alone."""
     folder = RunFolder(out)
     recipe = folder.read_recipe()
-    if isinstance(recipe, FitRecipe):
-        raise RunError(f"{folder.path} is a fit, which takes minutes and is not resumed: run it again")
     if folder.finished:
         return folder.read_results()
+    if isinstance(recipe, FitRecipe):
+        return run_fit(recipe, folder, device, console)
     return _run(recipe, folder, device, console, plots=True)
 
 

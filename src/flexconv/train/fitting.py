@@ -1,0 +1,249 @@
+"""Fitting: how well a generator can draw a given kernel or picture, as a function on [−1, 1]².
+
+Every target gets a generator of its own. Those of a group are trained side by side (`fit_group.py`).
+
+recipe.yaml         the whole recipe, defaults written out
+metrics.jsonl       a line per target and recorded step
+reconstructions/    what the generators draw in the end, as PNG
+checkpoints/        of fits that take longer than a minute: the last two, for `flexconv fit --resume`
+results.json        errors of all targets and their mean; written last
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from .._arguments import unknown_name
+from ..data._pictures import _pillow
+from ..nn.kernels import GENERATORS, KernelGenerator
+from .checkpoint import newest_checkpoint, save_checkpoint
+from .fit_group import FitGroup
+from .folder import RunError, RunFolder
+from .recipe import FitRecipe
+from .stopping import Interrupted, stop_on_signal
+from .targets import Targets, load_targets
+
+POINTS_AT_ONCE = 1 << 21  # of a group of targets: enough to keep a GPU busy
+CHECKPOINT_SECONDS = 60.0
+
+
+def fit(
+    recipe: FitRecipe, out: str | os.PathLike[str], *, device: str = "auto", console: Console | None = None
+) -> dict[str, Any]:
+    """Fit by a recipe in a new folder `out`; returns what is in its results.json.
+
+    Interrupted or killed, it goes on with `resume(out)`, and ends with the same errors. PSNR, of pictures, is that of
+    the output clamped to [0, 1]. A target whose error is not finite any more has no numbers, and then there is no mean
+    either.
+    """
+    if not isinstance(recipe, FitRecipe):
+        raise TypeError(f"fit wants a recipe of kind fit; got {type(recipe).__name__}")
+    folder = RunFolder(out)
+    if folder.exists:
+        again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
+        raise RunError(f"{folder.path} already holds a run: {again}")
+    return run_fit(recipe, folder, device, console)
+
+
+def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console | None) -> dict[str, Any]:
+    """Fit in a folder, from its newest checkpoint where there is one."""
+    place = _device(device)
+    targets = load_targets(recipe.target, root=recipe.root, **recipe.target_options)
+    make = _generator_maker(recipe, targets)
+    with folder.locked():
+        folder.write_recipe(recipe)
+        parameters = sum(p.numel() for p in make(0).parameters())
+        if console is not None:
+            size = " × ".join(map(str, targets.values.shape[:1:-1]))
+            console.print(
+                f"{recipe.model.name} ({parameters:,} parameters) fitted to {len(targets.names)} targets of {size}, "
+                f"{recipe.steps} steps on {place}",
+                highlight=False,
+            )
+        work = _Fit(recipe, targets, folder, place, console)
+        work.run(make)
+        results = {**_summary(targets, work.errors), "parameters": parameters}
+        results |= _circumstances(recipe, work.seconds, place)
+        folder.write_results(results)
+    if console is not None:
+        mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
+        console.print(f"{mean or 'not all errors are finite'}  ({work.seconds:.0f} s)", highlight=False)
+    return results
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------
+
+
+class _Fit:
+    """Fits group by group, writes what comes out, and saves where it stands."""
+
+    def __init__(
+        self,
+        recipe: FitRecipe,
+        targets: Targets,
+        folder: RunFolder,
+        device: torch.device,
+        console: Console | None,
+    ) -> None:
+        self.recipe, self.targets, self.folder, self.device, self.console = recipe, targets, folder, device, console
+        self.errors: list[dict[str, Any]] = []  # the last ones of every target so far
+        self._start = self._step = self._metrics_bytes = 0  # first target of the group, steps it has taken
+        self._earlier = 0.0  # seconds of sessions before this one
+        self._pictures = folder.path / "reconstructions"
+
+    @property
+    def seconds(self) -> float:
+        """Of fitting, all sessions together."""
+        return self._earlier + time.monotonic() - self._began
+
+    def run(self, make: Callable[[int], KernelGenerator]) -> None:
+        """To the end. `make(number)` is a new generator for a target."""
+        self._began = self._saved_at = time.monotonic()
+        saved = self._resume()
+        self._pictures.mkdir(exist_ok=True)
+        count, points = len(self.targets.names), self.targets.values[0, 0].numel()
+        size = min(count, self.recipe.images_at_once or max(1, POINTS_AT_ONCE // points))
+        visible = self.console is not None and self.console.is_terminal
+        with stop_on_signal() as stop_asked, Progress(console=self.console, transient=True, disable=not visible) as bar:
+            task = bar.add_task("fitting", total=count * self.recipe.steps)
+            for start in range(self._start, count, size):
+                self._start, chosen = start, range(start, min(start + size, count))
+                values = self.targets.values[start : chosen.stop].to(self.device)
+                group = FitGroup([make(index) for index in chosen], values, self.recipe)
+                if saved is not None:
+                    group.load_state(saved)
+                    saved = None
+                self._steps(group, stop_asked, lambda done: bar.update(task, completed=done))
+                self._draw(group, chosen)
+                self._step = 0
+
+    def _steps(self, group: FitGroup, stop_asked: Callable[[], str | None], show: Callable[[int], None]) -> None:
+        if self._step == 0:
+            self._record(group)
+        while self._step < self.recipe.steps:
+            group.step()
+            self._step += 1
+            if self._step % self.recipe.record_every == 0 or self._step == self.recipe.steps:
+                self._record(group)
+                show(self._start * self.recipe.steps + self._step * len(group.targets))
+            reason = stop_asked()
+            if reason or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS:
+                self._save(group)
+            if reason:
+                raise Interrupted(reason)
+
+    def _record(self, group: FitGroup) -> None:
+        self.errors[self._start :] = [_errors(*pair, pictures=self.targets.pictures) for pair in group.errors()]
+        for name, error in zip(self.targets.names[self._start :], self.errors[self._start :], strict=False):
+            self._metrics_bytes = self.folder.append_metrics({"target": name, "step": self._step, **error})
+
+    def _draw(self, group: FitGroup, chosen: range) -> None:
+        for index, output in zip(chosen, group.draw().cpu(), strict=True):
+            path = self._pictures / f"{self.targets.names[index]}.png"
+            _save_png(output, self.targets.values[index], path, self.targets.pictures)
+
+    def _save(self, group: FitGroup) -> None:
+        state = {
+            **group.state(),
+            "start": self._start,
+            "step": self._step,
+            "errors": self.errors,
+            "seconds": self.seconds,
+            "metrics_bytes": self._metrics_bytes,
+        }
+        save_checkpoint(self.folder.checkpoints, self._start * self.recipe.steps + self._step, state)
+        self._saved_at = time.monotonic()
+
+    def _resume(self) -> dict[str, Any] | None:
+        """Where the newest checkpoint stands, and what it holds."""
+        say = (lambda _: None) if self.console is None else self.console.print
+        saved = newest_checkpoint(self.folder.checkpoints, say)
+        if saved is not None:
+            self._start, self._step, self.errors = saved["start"], saved["step"], saved["errors"]
+            self._earlier, self._metrics_bytes = saved["seconds"], saved["metrics_bytes"]
+            say(f"resumed at step {self._step} of target {self._start + 1} of {len(self.targets.names)}")
+        self.folder.cut_metrics(self._metrics_bytes)
+        return saved
+
+
+def _generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], KernelGenerator]:
+    """Target number → a new generator for it, drawn with a seed of its own name: whatever else is fitted along."""
+    name, options = recipe.model.name, recipe.model.options
+    if name not in GENERATORS:
+        unknown_name("generator", name, GENERATORS)
+    known = [k for k, p in inspect.signature(GENERATORS[name]).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known or option in ("device", "dtype"):
+            unknown_name(f"option of the generator {name!r}", option, set(known) - {"device", "dtype"})
+    channels = targets.values.shape[1]
+    make = functools.partial(GENERATORS[name], 2, channels, **options)
+
+    def seeded(index: int) -> KernelGenerator:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(zlib.crc32(f"{recipe.seed} {targets.names[index]}".encode()))
+            return make()
+
+    return seeded
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _errors(plain: float, clamped: float, *, pictures: bool) -> dict[str, Any]:
+    finite = math.isfinite(plain)
+    if not pictures:
+        return {"mse": plain if finite else None}
+    psnr = -10 * math.log10(max(clamped, 1e-12)) if finite else None
+    return {"mse": plain if finite else None, "psnr": psnr}
+
+
+def _summary(targets: Targets, errors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over all targets, then each by itself."""
+    kinds = ("psnr", "mse") if targets.pictures else ("mse",)
+    columns = {kind: [error[kind] for error in errors] for kind in kinds}
+    means = {f"mean_{k}": None if None in column else sum(column) / len(column) for k, column in columns.items()}
+    note = {"note": targets.note} if targets.note else {}
+    return {**means, "targets": dict(zip(targets.names, errors, strict=True)), **note}
+
+
+def _circumstances(recipe: FitRecipe, seconds: float, device: torch.device) -> dict[str, Any]:
+    from .. import __version__
+
+    cuda = device.type == "cuda"
+    return {
+        "steps": recipe.steps,
+        "seed": recipe.seed,
+        "seconds": round(seconds, 1),
+        "device": torch.cuda.get_device_name(device) if cuda else f"cpu, {torch.get_num_threads()} threads",
+        "flexconv": __version__,
+        "torch": torch.__version__,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _save_png(output: torch.Tensor, target: torch.Tensor, path: Path, is_picture: bool) -> None:
+    """[channels, height, width] as PNG. The grey of a kernel runs from its target's lowest value to its highest."""
+    if not is_picture:
+        low, high = target.amin(), target.amax()
+        output = (output - low) / (high - low).clamp(min=1e-12)
+    pixels = (output.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    _pillow().fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(path)
+
+
+def _device(name: str) -> torch.device:
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
