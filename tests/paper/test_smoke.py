@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from flexconv import cli
 from flexconv.paper import ITEMS, Ledger
 from flexconv.paper import _work as work
 from flexconv.paper._smoke import smoke
-from flexconv.train import RunFolder, load_recipe
+from flexconv.train import Interrupted, RunError, RunFolder, load_recipe
+from flexconv.train.fit_group import FitGroup
 
 
 @pytest.mark.parametrize(
@@ -72,23 +75,25 @@ class AtOnce:
         pass
 
 
-def test_a_fit_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
-    def stopped(*_, **__):
-        (tmp_path / "runs/fit-gabor-seed0").mkdir(parents=True)
-        raise KeyboardInterrupt
+def test_a_fit_that_is_stopped_goes_on(tmp_path, monkeypatch):
+    recipe = load_recipe("fit-gabor/magnet-s", ["steps=3", "target_options.size=5"])
+    jobs, step = [work.Job("fit-gabor/magnet-s", 0, recipe)], FitGroup.step
+    folder = RunFolder(tmp_path / "runs/fit-gabor-magnet-s-seed0")
 
-    monkeypatch.setattr(work, "fit", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        work.do([work.Job("fit-gabor", 0, load_recipe("fit-gabor"))], Ledger(tmp_path))
-    assert not (tmp_path / "runs/fit-gabor-seed0").exists()
+    def stopped(group):
+        step(group)
+        signal.raise_signal(signal.SIGINT)
 
-
-def test_a_fit_that_was_killed_begins_again(tmp_path):
-    recipe = load_recipe("fit-gabor/njet-1", ["steps=1", "target_options.size=5"])
-    folder = RunFolder(tmp_path / "runs/fit-gabor-njet-1-seed0")
-    folder.write_recipe(recipe)
-    assert work.do([work.Job("fit-gabor/njet-1", 0, recipe)], Ledger(tmp_path), device="cpu").done == 1
-    assert folder.finished
+    with monkeypatch.context() as context:
+        context.setattr(FitGroup, "step", stopped)
+        with pytest.raises(Interrupted):
+            work.do(jobs, Ledger(tmp_path), device="cpu")
+    assert not folder.finished
+    assert work.do(jobs, Ledger(tmp_path), device="cpu").done == 1
+    assert {line["step"] for line in folder.read_metrics()} == {0, 3}
+    other = [work.Job("fit-gabor/magnet-s", 0, load_recipe("fit-gabor/magnet-s"))]
+    with pytest.raises(RunError, match=r"another recipe.*steps"):
+        work.do(other, Ledger(tmp_path), device="cpu")
 
 
 def test_a_run_without_data_is_left_out(tmp_path, monkeypatch):

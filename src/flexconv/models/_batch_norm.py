@@ -7,6 +7,8 @@ are gradients, since every number of a channel goes to its pieces first, and fro
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 LONGEST_PIECE = 1024  # what inductor sums in one go
@@ -21,7 +23,7 @@ def batch_norm(
     Computed in float32 at least, returned in the dtype of x.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    pieces = wide.reshape(*x.shape[:2], -1, piece_length(x[0, 0].numel()))
+    pieces = wide.reshape(*x.shape[:2], -1, piece_length(math.prod(x.shape[2:])))
     means = pieces.mean(-1)
     mean = means.mean((0, 2))
     # what is subtracted needs no gradient: a square is smallest around its mean
