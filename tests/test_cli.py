@@ -341,6 +341,8 @@ def test_fit(call, finished, monkeypatch):
     assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")
     assert_refused(call("fit", finished / "fit.yaml", "--resume", "run"), "leave out the recipe")
     assert_refused(call("fit"), "name a recipe")
+    assert_refused(call("train", "--resume", "run"), "flexconv fit --resume run")
+    assert_refused(call("fit", "--resume", finished / "tiny"), "flexconv train --resume")
     assert "results and pictures are in run" in call("fit", "--resume", "run", "--device", "cpu").out
     assert RunFolder("run").read_results()["targets"] == RunFolder(finished / "fit").read_results()["targets"]
     assert_refused(call("eval", finished / "fit"), "no network in it")

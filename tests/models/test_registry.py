@@ -246,7 +246,6 @@ def test_compiles_in_one_piece(name):
     torch.testing.assert_close(compiled(x), truth, rtol=1e-4, atol=1e-5)
 
 
-# the compiler asks every input for its .grad, of which torch warns where that input is the output of another layer
 def test_blocks_compile_by_themselves():
     model, x = small("flexnet3", dropout=0.0), inputs("flexnet3")
     twin = copy.deepcopy(model)

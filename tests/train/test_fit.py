@@ -155,7 +155,9 @@ def test_a_fit_goes_on_where_it_was_stopped(step, saves, tmp_path, monkeypatch):
     assert resume(tmp_path / "run") == resumed  # finished: left alone
 
 
-def test_a_signal_saves_a_fit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_signal_saves_a_fit(at_once, tmp_path, monkeypatch):
+    """It goes on with as many targets side by side as it began with, whatever the recipe says by then."""
     whole = fit(recipe(), tmp_path / "whole")
     one = FitGroup.step
 
@@ -166,10 +168,12 @@ def test_a_signal_saves_a_fit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(FitGroup, "step", signalled)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        fit(recipe(), tmp_path / "run")
+        fit(recipe(images_at_once=at_once), tmp_path / "run")
+    RunFolder(tmp_path / "run").write_recipe(recipe(images_at_once=3 - at_once))
     heard = Console(file=io.StringIO(), width=200)
     assert resume(tmp_path / "run", console=heard)["targets"] == whole["targets"]
     assert "resumed at step 1 of target 1 of 2" in heard.file.getvalue()
+    assert len(RunFolder(tmp_path / "run").read_machines()) == 2
 
 
 def test_divergence_is_told(tmp_path):

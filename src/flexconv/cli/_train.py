@@ -81,6 +81,11 @@ def _go_on(folder: Path, command: str, device: str, *, alone: bool) -> None:
             "a resumed run keeps its recipe, folder and data: leave out the recipe, --set, --out and --root"
         )
     offer_nearest(str(folder))
+    kind = "fit" if isinstance(training.RunFolder(folder).read_recipe(), training.FitRecipe) else "train"
+    if kind != command:
+        raise ValueError(
+            f"{folder} is no run of flexconv {command}: flexconv {kind} --resume {shlex.quote(str(folder))}"
+        )
     if training.RunFolder(folder).finished:
         results = training.resume(folder)
         say(f"{folder} is finished{_outcome(results)}; there is nothing left to do")

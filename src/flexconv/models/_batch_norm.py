@@ -23,7 +23,8 @@ def batch_norm(
     Computed in float32 at least, returned in the dtype of x.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    pieces = wide.reshape(*x.shape[:2], -1, piece_length(math.prod(x.shape[2:])))
+    row = math.prod(x.shape[2:])
+    pieces = wide.reshape(*x.shape[:2], row // piece_length(row), piece_length(row))
     means = pieces.mean(-1)
     mean = means.mean((0, 2))
     # what is subtracted needs no gradient: a square is smallest around its mean

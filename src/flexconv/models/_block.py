@@ -43,7 +43,7 @@ def conv_norm_relu(
         assert norm.running_var is not None
         assert norm.momentum is not None
         y, bias = without_bias(conv, x)
-        if y[:, 0].numel() == 1:
+        if y[:, 0].numel() <= 1:
             raise ValueError(f"a batch norm in training needs more than one value per channel; got {list(y.shape)}")
         statistics = norm.running_mean, norm.running_var, norm.momentum, norm.eps
         return _norm_relu(y, bias, before, *_draw(dropout, y), after, norm.weight, norm.bias, *statistics)

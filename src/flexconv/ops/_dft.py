@@ -103,7 +103,7 @@ def _dft_conv(
 
 
 def _has_remainders(plan: Plan, weight: torch.Tensor | LowRank) -> bool:
-    """Whether the kernel's spectra are as good from half precision, by matrices that come with what rounding took."""
+    """Whether the kernel's spectra are good enough from half precision: its matrices come with what rounding took."""
     return plan.style == "whole" or (plan.style == "long" and isinstance(weight, LowRank))
 
 

@@ -30,7 +30,7 @@ def gains_of(
         whole = recipe.style == "whole"
         return analyse(weight, [matrices[0].narrow(1, 0, taps)] if whole else matrices, recipe.style).to(dtype)
 
-    def spectra(basis: torch.Tensor) -> torch.Tensor:  # [*taps, n] → [(part, frequency), n]
+    def spectra(basis: torch.Tensor) -> torch.Tensor:  # [*taps, n] → [rows, n], parts and frequencies as below
         if recipe.style == "whole":
             return _FineProduct.apply(matrices[0], basis.flatten(0, -2))
         if recipe.style == "long":
@@ -65,7 +65,7 @@ def _fine_product(matrix: torch.Tensor, signals: torch.Tensor) -> torch.Tensor:
     """Matrix · signals of signals [points, n], for a matrix [rows, (points and room), twice]: itself and its remainder.
 
     Bases in half precision are wrong by as much as everything that is rounded later. With what is missing beside them
-    the spectra are rounded once. Other matrices, [rows, points], have no remainder. There may be a batch of them, and
+    the product is rounded once. Other matrices, [rows, points], have no remainder. There may be a batch of them, and
     as many signals.
     """
     *batch, points, number = signals.shape

@@ -21,7 +21,7 @@ def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) 
         from ._row_product_triton import launch
 
         y = x.new_empty(len(x), length)
-        launch(matrix, x, y, width)
+        launch(matrix, x if x.stride(1) == 1 else x.contiguous(), y, width)
         return y
     rows, terms = matrix.shape
     missing = terms * width - x.shape[1]

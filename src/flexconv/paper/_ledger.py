@@ -71,7 +71,9 @@ class Log:
         """How long it trained, and in which numbers and engine where these are not float32 and eager."""
         recipe = self.recipe
         if isinstance(recipe, FitRecipe):
-            done, planned, unit = max((r["step"] for r in self.metrics), default=0), f"{recipe.steps}", "steps"
+            steps = {record["target"]: record["step"] for record in self.metrics}  # the last ones, of those begun
+            done, planned, unit = min(steps.values(), default=0), f"{recipe.steps}", f"steps of {len(steps)} targets"
+            unit = "steps" if self.finished else unit
         else:
             done, unit = sum("epoch" in record for record in self.metrics), "epochs"
             tuned = recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0

@@ -105,7 +105,7 @@ def changed(recipe: AnyRecipe, changes: Sequence[str]) -> AnyRecipe:
 
 @contextlib.contextmanager
 def interrupted_after(seconds: float | None) -> Iterator[None]:
-    """Press Ctrl-C after so long; a training run saves itself then. What ended that way is a TimeoutError."""
+    """Press Ctrl-C after so long; a run saves itself then. What ended that way is a TimeoutError."""
     if seconds is None:
         yield
         return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
 
 MAGIC = b"flexconv checkpoint 1\n"
 KEEP = 2
@@ -78,7 +79,7 @@ def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any
     """What a run goes on from, None where it has not saved anything; `say` hears of checkpoints that are damaged."""
     state, problems = load_latest(folder)
     for problem in problems:
-        say(f"[yellow]refused:[/] {problem}")
+        say(f"[yellow]refused:[/] {escape(problem)}")
     if state is None and problems:
         raise CheckpointError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}")
     return state

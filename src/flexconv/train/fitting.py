@@ -29,6 +29,7 @@ from rich.progress import Progress
 from .._arguments import unknown_name
 from ..data._pictures import _pillow
 from ..nn.kernels import GENERATORS, KernelGenerator
+from ._machine import machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
 from .fit_group import FitGroup
 from .folder import RunError, RunFolder
@@ -52,19 +53,20 @@ def fit(
     if not isinstance(recipe, FitRecipe):
         raise TypeError(f"fit wants a recipe of kind fit; got {type(recipe).__name__}")
     folder = RunFolder(out)
-    if folder.exists:
-        again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
-        raise RunError(f"{folder.path} already holds a run: {again}")
-    return run_fit(recipe, folder, device, console)
+    _refuse_used(folder)
+    return run_fit(recipe, folder, device, console, new=True)
 
 
-def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console | None) -> dict[str, Any]:
-    """Fit in a folder, from its newest checkpoint where there is one."""
+def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console | None, *, new: bool) -> dict[str, Any]:
+    """Fit in a folder, a new one or from its newest checkpoint where there is one."""
     place = _device(device)
     targets = load_targets(recipe.target, root=recipe.root, **recipe.target_options)
     make = _generator_maker(recipe, targets)
     with folder.locked():
+        if new:
+            _refuse_used(folder)  # by then
         folder.write_recipe(recipe)
+        folder.append_machine({"started": now(), **machine(place)})
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
             size = " × ".join(map(str, targets.values.shape[:1:-1]))
@@ -75,13 +77,28 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             )
         work = _Fit(recipe, targets, folder, place, console)
         work.run(make)
-        results = {**_summary(targets, work.errors), "parameters": parameters}
-        results |= _circumstances(recipe, work.seconds, place)
+        devices = dict.fromkeys(session["device"] for session in folder.read_machines())
+        results = {
+            **_summary(targets, work.errors),
+            "parameters": parameters,
+            "steps": recipe.steps,
+            "seed": recipe.seed,
+            "seconds": round(work.seconds, 1),
+            **machine(place),
+            "device": ", then ".join(devices),
+            "finished": now(),
+        }
         folder.write_results(results)
     if console is not None:
         mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
         console.print(f"{mean or 'not all errors are finite'}  ({work.seconds:.0f} s)", highlight=False)
     return results
+
+
+def _refuse_used(folder: RunFolder) -> None:
+    if folder.exists:
+        again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
+        raise RunError(f"{folder.path} already holds a run: {again}")
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -119,20 +136,22 @@ class _Fit:
         visible = self.console is not None and self.console.is_terminal
         with stop_on_signal() as stop_asked, Progress(console=self.console, transient=True, disable=not visible) as bar:
             task = bar.add_task("fitting", total=count * self.recipe.steps)
-            for start in range(self._start, count, size):
-                self._start, chosen = start, range(start, min(start + size, count))
-                values = self.targets.values[start : chosen.stop].to(self.device)
+            while self._start < count:
+                number = min(size if saved is None else saved["targets"], count - self._start)
+                chosen = range(self._start, self._start + number)
+                values = self.targets.values[chosen.start : chosen.stop].to(self.device)
                 group = FitGroup([make(index) for index in chosen], values, self.recipe)
                 if saved is not None:
                     group.load_state(saved)
                     saved = None
                 self._steps(group, stop_asked, lambda done: bar.update(task, completed=done))
                 self._draw(group, chosen)
-                self._step = 0
+                self._start, self._step = chosen.stop, 0
 
     def _steps(self, group: FitGroup, stop_asked: Callable[[], str | None], show: Callable[[int], None]) -> None:
         if self._step == 0:
             self._record(group)
+        show(self._start * self.recipe.steps + self._step * len(group.targets))
         while self._step < self.recipe.steps:
             group.step()
             self._step += 1
@@ -159,6 +178,7 @@ class _Fit:
         state = {
             **group.state(),
             "start": self._start,
+            "targets": len(group.targets),
             "step": self._step,
             "errors": self.errors,
             "seconds": self.seconds,
@@ -169,7 +189,7 @@ class _Fit:
 
     def _resume(self) -> dict[str, Any] | None:
         """Where the newest checkpoint stands, and what it holds."""
-        say = (lambda _: None) if self.console is None else self.console.print
+        say = (lambda _: None) if self.console is None else functools.partial(self.console.print, highlight=False)
         saved = newest_checkpoint(self.folder.checkpoints, say)
         if saved is not None:
             self._start, self._step, self.errors = saved["start"], saved["step"], saved["errors"]
@@ -217,21 +237,6 @@ def _summary(targets: Targets, errors: list[dict[str, Any]]) -> dict[str, Any]:
     means = {f"mean_{k}": None if None in column else sum(column) / len(column) for k, column in columns.items()}
     note = {"note": targets.note} if targets.note else {}
     return {**means, "targets": dict(zip(targets.names, errors, strict=True)), **note}
-
-
-def _circumstances(recipe: FitRecipe, seconds: float, device: torch.device) -> dict[str, Any]:
-    from .. import __version__
-
-    cuda = device.type == "cuda"
-    return {
-        "steps": recipe.steps,
-        "seed": recipe.seed,
-        "seconds": round(seconds, 1),
-        "device": torch.cuda.get_device_name(device) if cuda else f"cpu, {torch.get_num_threads()} threads",
-        "flexconv": __version__,
-        "torch": torch.__version__,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
 
 
 def _save_png(output: torch.Tensor, target: torch.Tensor, path: Path, is_picture: bool) -> None:

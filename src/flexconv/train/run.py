@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from ..models import Model, create_model, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
+from ._machine import machine, now
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate
 from .fitting import run_fit
@@ -60,7 +59,7 @@ def resume(out: str | os.PathLike[str], *, device: str = "auto", console: Consol
     if folder.finished:
         return folder.read_results()
     if isinstance(recipe, FitRecipe):
-        return run_fit(recipe, folder, device, console)
+        return run_fit(recipe, folder, device, console, new=False)
     return _run(recipe, folder, device, console, plots=True)
 
 
@@ -140,7 +139,7 @@ def fit_classifier(
     if fabric.is_global_zero:
         folder.write_recipe(recipe)
         if not folder.finished:
-            folder.append_machine({"started": _now(), **_machine(fabric)})
+            folder.append_machine({"started": now(), **machine(fabric.device, processes=fabric.world_size)})
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
     display.say(_headline(model, data, recipe, fabric))
     if fabric.world_size > 1:
@@ -234,32 +233,13 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
         **({"note": data.note} if data.note else {}),
         "protocol": data.protocol,
         "seed": recipe.seed,
-        **_machine(fabric),
-        "finished": _now(),
+        **machine(fabric.device, processes=fabric.world_size),
+        "finished": now(),
     }
 
 
 def _score(score: Score) -> dict[str, float]:
     return {"accuracy": score.accuracy, "loss": score.loss, "count": score.count}
-
-
-def _machine(fabric: Fabric) -> dict[str, Any]:
-    from .. import __version__
-
-    cuda = fabric.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(fabric.device)
-        if cuda
-        else f"{fabric.device.type}, {torch.get_num_threads()} threads",
-        "processes": fabric.world_size,
-        "flexconv": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> str:

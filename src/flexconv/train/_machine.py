@@ -1,0 +1,28 @@
+"""What a run ran on."""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Any
+
+import torch
+
+from .. import __version__
+
+
+def machine(device: torch.device, *, processes: int = 1) -> dict[str, Any]:
+    """The name of the device and the versions at work."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else f"{device.type}, {torch.get_num_threads()} threads",
+        "processes": processes,
+        "flexconv": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
