@@ -73,6 +73,18 @@ def test_an_interrupted_run_is_told_as_such(tmp_path):
     assert TABLE.section(Ledger(tmp_path)).runs.rows[0][6] == "some card"
 
 
+def test_an_interrupted_fit_is_told_as_such(tmp_path):
+    folder = RunFolder(tmp_path / "runs/kodak-seed0")
+    folder.write_recipe(load_recipe("kodak"))
+    folder.append_machine({"device": "a card"})
+    for target, steps in (("kodim01", (0, 20000)), ("kodim02", (0, 500))):
+        for step in steps:
+            folder.append_metrics({"target": target, "step": step, "mse": 0.1, "psnr": 10.0})
+    section = ITEMS["table5"].section(Ledger(tmp_path))
+    assert section.runs.rows[0][4] == "500 of 20000 steps of 2 targets, interrupted"
+    assert "a card" in section.runs.rows[0]
+
+
 def test_another_experiment_of_the_same_length_is_no_run_of_it(tmp_path):
     write(tmp_path, "other", accuracy=0.9, optim=replace(load_recipe(RECIPE).optim, kernel_norm=1e-5))
     assert not Ledger(tmp_path).of(RECIPE)
