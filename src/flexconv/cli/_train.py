@@ -30,7 +30,7 @@ def train(
     from .. import train as training
 
     if resume is not None:
-        _go_on(resume, "train", device, alone=recipe is None and not changes and out is None and root is None)
+        _go_on(resume, "train", device, alone=not any((recipe, changes, out, root)))
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
@@ -59,7 +59,7 @@ def fit(
     from .. import train as training
 
     if resume is not None:
-        _go_on(resume, "fit", device, alone=recipe is None and not changes and out is None and root is None)
+        _go_on(resume, "fit", device, alone=not any((recipe, changes, out, root)))
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")

@@ -72,8 +72,8 @@ class Log:
         recipe = self.recipe
         if isinstance(recipe, FitRecipe):
             steps = {record["target"]: record["step"] for record in self.metrics}  # the last ones, of those begun
-            done, planned, unit = min(steps.values(), default=0), f"{recipe.steps}", f"steps of {len(steps)} targets"
-            unit = "steps" if self.finished else unit
+            done, planned = min(steps.values(), default=0), f"{recipe.steps}"
+            unit = "steps" if self.finished else f"steps of {len(steps)} targets"
         else:
             done, unit = sum("epoch" in record for record in self.metrics), "epochs"
             tuned = recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0

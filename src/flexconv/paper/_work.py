@@ -73,10 +73,9 @@ def _do(job: Job, runs: Path, device: str, changes: Sequence[str], console: Cons
     if callable(job.work):
         job.work(device=device, changes=changes)
         return
-    recipe = job.work
-    if isinstance(recipe, FitRecipe):
+    if isinstance(job.work, FitRecipe):
         changes = ()
-    recipe = changed(recipe, changes)
+    recipe = changed(job.work, changes)
     folder = RunFolder(run_folder(runs, job.name, job.seed, changes))
     if folder.exists:
         if other := differences(recipe, folder.read_recipe()):
