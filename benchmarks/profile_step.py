@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,19 +29,19 @@ def main() -> None:
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--rows", type=int, default=0, help="kernels to list")
+    parser.add_argument("--traces", type=Path, help="a folder for the order in which they ran")
     arguments = parser.parse_args()
     for name, model, shape, settings, _ in CASES:
         if arguments.cases and not any(part in name for part in arguments.cases):
             continue
         recipe = make_recipe(model, shape, {**settings, "engine": "graph", "precision": arguments.precision})
         for full in (False, True):
-            print(
-                f"{name}, masks {'full' if full else 'at init'}: {measured(recipe, shape, full, arguments.rows)}",
-                flush=True,
-            )
+            title = f"{name}, masks {'full' if full else 'at init'}"
+            trace = arguments.traces and arguments.traces / f"{title}.json.gz"
+            print(f"{title}: {measured(recipe, shape, full, arguments.rows, trace)}", flush=True)
 
 
-def measured(recipe: train.Recipe, shape: tuple[int, ...], full: bool, rows: int) -> str:
+def measured(recipe: train.Recipe, shape: tuple[int, ...], full: bool, rows: int, trace: Path | None) -> str:
     began = time.perf_counter()
     images = noise(shape, recipe.batch_size * STEPS)
     fabric = make_fabric(recipe, "cuda")
@@ -58,6 +59,8 @@ def measured(recipe: train.Recipe, shape: tuple[int, ...], full: bool, rows: int
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             graph.replay()
             torch.cuda.synchronize()
+    if trace is not None:
+        profiler.export_chrome_trace(str(trace))
     kernels: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events() or ():
         if event.device_type == torch.autograd.DeviceType.CUDA and event.device_time_total > 0:

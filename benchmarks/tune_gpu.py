@@ -23,15 +23,19 @@ from flexconv.ops._row_product_triton import IN_PIECES, WHOLE, Cut, launch
 
 CUDA = torch.device("cuda")
 SEQUENCES = [(32, 30, 16000, 16000), (32, 30, 16000, 2400), (64, 30, 8192, 8192), (16, 64, 5000, 5000)]
-ROWS = [(960, 16000, (250, 128)), (960, 16000, (144, 128)), (1920, 8192, (128, 128)), (128, 60000, (938, 128))]
+ROWS = [(960, 16000, (250, 128)), (960, 16000, (144, 128))]
 CUTS = [
     WHOLE,
     WHOLE._replace(stages=3),
-    WHOLE._replace(stages=1, crowd=2),
-    WHOLE._replace(warps=4, stages=1, crowd=2),
-    WHOLE._replace(rows=64, warps=4, crowd=2),
-    WHOLE._replace(rows=64, warps=4, stages=1, crowd=3),
-    WHOLE._replace(rows=64, warps=4, stages=1, crowd=0),
+    WHOLE._replace(stages=5),
+    WHOLE._replace(stages=6),
+    WHOLE._replace(warps=4),
+    WHOLE._replace(rows=128),
+    WHOLE._replace(columns=32),
+    WHOLE._replace(columns=32, stages=6),
+    WHOLE._replace(columns=32, warps=4, stages=6),
+    WHOLE._replace(columns=32, warps=4, stages=3, crowd=2),
+    WHOLE._replace(columns=128, stages=2),
     IN_PIECES,
 ]
 COPIES = 4.25e12  # bytes per second on an H200, results/bench/step_h200.json

@@ -27,8 +27,8 @@ _compiled: ContextVar[bool] = ContextVar("regions are compiled", default=False)
 class Region(Generic[P, R]):
     """A function that runs as it is, or compiled inside `compiled_regions()`. For use as a decorator.
 
-    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart. `recompute`: whether what
-    is used twice is computed twice rather than stored, however much it is.
+    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart, but for those axes that
+    `any_length` names. `recompute`: whether what is used twice is computed twice rather than stored.
     """
 
     def __init__(self, function: Callable[P, R], *, dynamic: bool, recompute: bool = False) -> None:
@@ -47,6 +47,15 @@ class Region(Generic[P, R]):
 def regions_are_compiled() -> bool:
     """Whether this is inside `compiled_regions()`, and not inside a compiler already."""
     return not torch.compiler.is_compiling() and _compiled.get()
+
+
+def any_length(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """x, for regions that are compiled for every shape apart: this axis is to be of any length all the same."""
+    if regions_are_compiled():
+        from torch._dynamo import maybe_mark_dynamic
+
+        maybe_mark_dynamic(x, axis)
+    return x
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """`flexconv bench` measures what it says it measures."""
 
+import contextlib
+import functools
 import json
 import time
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from flexconv import bench, cli
-from flexconv.bench import Ceilings, Report, _timing, write_report
+from flexconv.bench import Ceilings, Report, _layers, _timing, write_report
 
 CPU = torch.device("cpu")
 
@@ -106,3 +108,14 @@ def test_a_report_holds_the_tables_that_are_there(tmp_path):
     report = Report("a machine", "flexconv bench", Ceilings({"fp32": 1e12}, 1e9), {})
     write_report(report, tmp_path / "r.md")
     assert "matrix products fp32 1 T/s; copies 1 GB/s" in (tmp_path / "r.md").read_text()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.usefixtures("quick_compiler")
+def test_a_layer_with_regions_computes_what_it_does_alone():
+    case = _layers.Case(2, 3, (8, 8), full=True)
+    layer, x = _layers._flex(case), torch.randn(2, 3, 8, 8, requires_grad=True)
+    alone = functools.partial(_layers._pass, layer, x, contextlib.nullcontext)
+    for ours, theirs in zip(_layers._with_regions(layer, alone)(), alone(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -100,7 +100,7 @@ def test_bounds_of_many_layers_are_those_of_each(tmp_path):
         nn.init.constant_(source.sigma, 0.1 + 0.1 * number)
     for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
         expected = source.bounds([p.detach() for p in source.size_parameters()], layer.axes)
-        torch.testing.assert_close(torch.tensor(bounds), expected)
+        torch.testing.assert_close(torch.tensor(bounds), expected.cpu())
 
 
 def test_an_unknown_engine_is_refused():

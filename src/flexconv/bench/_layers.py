@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from .. import FlexConv1d, FlexConv2d, GaussianMask
-from ._ceilings import Ceilings
+from .._regions import compiled_regions
+from ..nn._together import KernelsTogether
+from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 
 PATIENCE_TAPS = {"cpu": 17 * 17, "cuda": 64 * 64}  # plain convolutions of more taps take seconds
@@ -34,7 +36,11 @@ SHAPES = {
 
 
 def bench_layers(device: torch.device, ceilings: Ceilings, *, small: bool = False) -> Iterator[dict[str, Any]]:
-    """A row per case and precision: forward + backward of a FlexConv, and of `torch.nn.ConvNd` at its current size."""
+    """A row per case and precision: forward + backward of a FlexConv, and of `torch.nn.ConvNd` at its current size.
+
+    On a GPU as a training step runs them: as replayed graphs, a FlexConv with compiled regions and given an input in
+    that precision. `eager_ms` is a FlexConv by itself.
+    """
     shapes = SHAPES["small" if small else "cuda" if device.type == "cuda" else "cpu"]
     for batch, channels, size in shapes:
         for full in (False, True):
@@ -44,22 +50,35 @@ def bench_layers(device: torch.device, ceilings: Ceilings, *, small: bool = Fals
 
 def _row(case: Case, device: torch.device, ceilings: Ceilings, precision: str, seconds: float) -> dict[str, Any]:
     flex = _flex(case).to(device)
-    x = torch.randn(case.batch, case.channels, *case.size, device=device, requires_grad=True)
+    x = torch.randn(case.batch, case.channels, *case.size, device=device, dtype=DTYPES[precision], requires_grad=True)
     autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
-    layers: dict[str, nn.Module] = {"flexconv": flex}
+    alone = partial(_pass, flex, x, autocast)
+    calls: dict[str, Callable[[], object]] = {"flexconv": alone if device.type == "cpu" else _with_regions(flex, alone)}
     if math.prod(flex.extent) <= PATIENCE_TAPS[device.type]:
-        layers["torch"] = _plain(case, flex.extent).to(device)
-    calls = {name: partial(_pass, layer, x, autocast) for name, layer in layers.items()}
+        calls["torch"] = partial(_pass, _plain(case, flex.extent).to(device), x, autocast)
     times = measure(all_in_training(calls, device), device, seconds=seconds)
+    eager = times["flexconv"] if device.type == "cpu" else measure({"": alone}, device, seconds=seconds)[""]
     return {
         "case": case._asdict(),
         "precision": precision,
         "extent": flex.extent,
         "ms": {name: time.ms for name, time in times.items()},
         "spread": {name: time.spread for name, time in times.items()},
+        "eager_ms": eager.ms,
         "peak_mib": peak_memory(calls["flexconv"], device),
-        "share_of_ceilings": ceilings.floor(calls["flexconv"], precision) / times["flexconv"].ms,
+        "share_of_ceilings": ceilings.floor(alone, precision) / times["flexconv"].ms,
     }
+
+
+def _with_regions(layer: nn.Module, call: Callable[[], object]) -> Callable[[], object]:
+    """A call of a layer as `engine: compiled` and `engine: graph` make it."""
+    kernels = KernelsTogether(layer)
+
+    def within() -> object:
+        with compiled_regions(), kernels.ahead():
+            return call()
+
+    return within
 
 
 def _flex(case: Case) -> FlexConv1d | FlexConv2d:

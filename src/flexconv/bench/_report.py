@@ -106,6 +106,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[Row], str]]]]] = {
             ("kernel", lambda row: "×".join(map(str, row["extent"]))),
             ("precision", lambda row: row["precision"]),
             ("FlexConv", lambda row: _number(row["ms"]["flexconv"])),
+            ("FlexConv eager", lambda row: _number(row["eager_ms"])),
             ("torch.nn.Conv", lambda row: _number(row["ms"].get("torch"))),
             ("spread", lambda row: _number(row["spread"]["flexconv"])),
             ("MiB", lambda row: _peak(row["peak_mib"])),

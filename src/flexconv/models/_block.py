@@ -15,6 +15,7 @@ from .._hooks import hooks_of
 from .._regions import Region, regions_are_compiled
 from ..nn import FlexConv1d, FlexConv2d
 from ._batch_norm import batch_norm
+from ._dropout import draw, is_plain_dropout, keep
 from ._norm import normalise
 
 Shortcut: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # [batch, channels, …], and a bias that is left to add
@@ -35,7 +36,7 @@ def conv_norm_relu(
     What is not given is left out, the outer ReLU with `after`. Inside `compiled_regions()` everything behind the
     convolution is one region; it leaves the count of batches to `count_batch`.
     """
-    if dropout is not None and not _is_plain_dropout(dropout):
+    if dropout is not None and not is_plain_dropout(dropout):
         y = dropout(conv_norm_relu(conv, norm, x, before=before, lengths=lengths))
         return y if after is None else _add_relu(y, *after)
     if lengths is None and regions_are_compiled() and _is_plain_batch_norm(norm):
@@ -46,10 +47,10 @@ def conv_norm_relu(
         if y[:, 0].numel() <= 1:
             raise ValueError(f"a batch norm in training needs more than one value per channel; got {list(y.shape)}")
         statistics = norm.running_mean, norm.running_var, norm.momentum, norm.eps
-        return _norm_relu(y, bias, before, *_draw(dropout, y), after, norm.weight, norm.bias, *statistics)
+        return _norm_relu(y, bias, before, *draw(dropout, y), after, norm.weight, norm.bias, *statistics)
     y = normalise(norm, conv(x), lengths)
     y = F.relu(y) if before is None else _add_relu(y, *before)
-    y = _keep(y, *_draw(dropout, y))
+    y = keep(y, *draw(dropout, y))
     return y if after is None else _add_relu(y, *after)
 
 
@@ -80,21 +81,6 @@ def count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
             torch._foreach_add_(counts, 1)  # type: ignore[arg-type]  (none is None in such a norm)
 
 
-def _draw(dropout: nn.Dropout | None, x: torch.Tensor) -> tuple[torch.Tensor | None, float]:
-    """Which activations are kept, a bool for each of x, and by which factor they grow; (None, 1) where all are.
-
-    Drawn apart from where it is used, so that it is the same draw in and outside of regions.
-    """
-    if dropout is None or not dropout.training or dropout.p == 0:
-        return None, 1.0
-    share = 1.0 - dropout.p
-    return torch.empty_like(x, dtype=torch.bool).bernoulli_(share), 1.0 / share
-
-
-def _keep(x: torch.Tensor, kept: torch.Tensor | None, factor: float) -> torch.Tensor:
-    return x if kept is None else x * kept * factor
-
-
 @functools.partial(Region, dynamic=False)
 def _add_relu(x: torch.Tensor, shortcut: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """ReLU(x + shortcut + bias) for x [batch, channels, …] and a bias [channels]."""
@@ -110,8 +96,8 @@ def _norm_relu(
     x: torch.Tensor,
     bias: torch.Tensor | None,
     before: Shortcut | None,
-    kept: torch.Tensor | None,
-    factor: float,
+    drawn: torch.Tensor | None,
+    share: float,
     after: Shortcut | None,
     scale: torch.Tensor,
     shift: torch.Tensor,
@@ -134,7 +120,7 @@ def _norm_relu(
     with torch.no_grad():
         running_mean.lerp_((mean if bias is None else mean + bias).to(running_mean.dtype), momentum)
         running_var.lerp_((variance * (number / (number - 1))).to(running_var.dtype), momentum)
-    y = _keep(F.relu(y if before is None else y + before[0]), kept, factor)
+    y = keep(F.relu(y if before is None else y + before[0]), drawn, share)
     return y if after is None else F.relu(y + _with_bias(*after))
 
 
@@ -143,11 +129,6 @@ def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.Batch
     if not (type(norm) is nn.BatchNorm1d or type(norm) is nn.BatchNorm2d) or hooks_of(norm):
         return False
     return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
-
-
-def _is_plain_dropout(dropout: nn.Module) -> TypeGuard[nn.Dropout]:
-    """Torch's own that leaves something, with no hook that would want to be called."""
-    return type(dropout) is nn.Dropout and dropout.p < 1 and not hooks_of(dropout)
 
 
 def _is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:

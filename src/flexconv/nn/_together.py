@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 
 from .._context import no_autocast
 from .._hooks import hooks_of
-from .._regions import Region
+from .._regions import Region, any_length
 from ..ops._low_rank import Alike, LowRank
 from ._conv import FlexConvNd
 from ._grid import Window, mesh
@@ -92,7 +92,7 @@ class _Group:
                 # inside the region that follows, compilers forget the gradients of whatever has its own
                 mean, sigma = (stacked[f"mask.{name}"].to(self.lines[0].dtype) for name in ("mean", "sigma"))
                 stacked["mask.mean"], stacked["mask.sigma"] = self.part.mask.guarded(mean, sigma, self.part.axes)
-            basis = _masked_features(self.part, stacked, self.lines)
+            basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
             biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
             mix = _with_bias(weights, biases.to(basis.dtype))
@@ -125,7 +125,7 @@ class _Shared:
         return bases[number], mixes[number]
 
 
-@functools.partial(Region, dynamic=True)
+@functools.partial(Region, dynamic=False)
 def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
     """What the output maps are given, under the masks, and the masks themselves in the place of a constant 1.
 

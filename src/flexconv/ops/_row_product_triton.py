@@ -15,16 +15,17 @@ class Cut(NamedTuple):
     """How much a program takes at once."""
 
     rows: int
+    columns: int
     terms: int
     warps: int
     stages: int  # loads on their way
     crowd: int  # programs per multiprocessor, each for many sequences; 0: one for every sequence
 
 
-COLUMNS = 128
-WHOLE = Cut(rows=128, terms=256, warps=8, stages=2, crowd=1)  # a program keeps its rows of the matrix
+WHOLE = Cut(rows=256, columns=64, terms=256, warps=8, stages=4, crowd=1)  # a program keeps its rows of the matrix
+KEPT = 2**15  # numbers of a matrix that a program keeps, at most
 WHOLE_NEEDS = 225 * 1024  # bytes of shared memory: GPUs from Hopper on
-IN_PIECES = Cut(rows=64, terms=64, warps=4, stages=2, crowd=0)
+IN_PIECES = Cut(rows=64, columns=128, terms=64, warps=4, stages=2, crowd=0)
 
 
 def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int, *, cut: Cut | None = None) -> None:
@@ -36,8 +37,8 @@ def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int, *
     card = torch.cuda.get_device_properties(x.device) if x.is_cuda else None  # None: Triton's interpreter
     roomy = getattr(card, "shared_memory_per_block_optin", 0) >= WHOLE_NEEDS
     cut = cut or (WHOLE if terms <= WHOLE.terms and roomy else IN_PIECES)
-    limits = zip((rows, width, terms), (cut.rows, COLUMNS, cut.terms), strict=True)
-    tile = [min(most, max(16, triton.next_power_of_2(number))) for number, most in limits]
+    tile_terms = _tile(terms, cut.terms)
+    tile = _tile(rows, min(cut.rows, KEPT // tile_terms)), _tile(width, cut.columns), tile_terms
     tiles = triton.cdiv(rows, tile[0]) * triton.cdiv(width, tile[1])
     crowd = cut.crowd * (card.multi_processor_count if card else 1)
     programs = min(len(x), max(1, crowd // tiles)) if crowd else len(x)
@@ -47,9 +48,14 @@ def launch(matrix: torch.Tensor, x: torch.Tensor, y: torch.Tensor, width: int, *
     with torch.cuda.device_of(x):
         _row_product[(programs * tiles,)](  # pyright: ignore[reportIndexIssue]
             matrix, x, y, rows, terms, len(x), programs, x.shape[1], y.shape[1],
-            stride // unit, x.stride(0), y.stride(0), unit, by_columns, width, terms <= tile[2], *tile,
+            stride // unit, x.stride(0), y.stride(0), unit, by_columns, width, terms <= tile_terms, *tile,
             num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
+
+
+def _tile(number: int, most: int) -> int:
+    """A power of 2 that holds a number, or the most there is room for."""
+    return min(most, max(16, triton.next_power_of_2(number)))
 
 
 # What is learned, and so changes, is no constant: one compilation serves kernels of many sizes.
