@@ -6,6 +6,7 @@ python -m benchmarks.profile_step [CASE ...] [--rows 20]      (cases of `flexcon
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import tempfile
 import time
@@ -37,7 +38,7 @@ def main() -> None:
         recipe = make_recipe(model, shape, {**settings, "engine": "graph", "precision": arguments.precision})
         for full in (False, True):
             title = f"{name}, masks {'full' if full else 'at init'}"
-            trace = arguments.traces and arguments.traces / f"{title}.json.gz"
+            trace = arguments.traces and arguments.traces / f"{re.sub(r'[^0-9A-Za-z]+', '-', title)}.json.gz"
             print(f"{title}: {measured(recipe, shape, full, arguments.rows, trace)}", flush=True)
 
 

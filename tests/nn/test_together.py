@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
 from flexconv._regions import Region, compiled_regions
 from flexconv.nn import GENERATORS, MAGNet, _together
-from flexconv.nn._together import KernelsTogether
+from flexconv.nn._together import LONGEST_PIECE, PIECES, KernelsTogether
 from flexconv.ops import conv2d
 from flexconv.ops._low_rank import as_tensor
 
@@ -63,6 +63,12 @@ def test_every_generator(kernel, layer):
     net = Net(make(2, 3), make(3, 4), make(4, 1))
     shared = kernel != "njet"  # which is no map of features
     compare(net, groups=int(shared), alone=0 if shared else 3)
+
+
+@pytest.mark.parametrize("taps", [PIECES * LONGEST_PIECE, PIECES * LONGEST_PIECE + 3])
+def test_lines_are_cut_into_more_pieces_where_they_are_long(taps):
+    make = functools.partial(FlexConv1d, kernel_size=taps, padding="causal", mask=None, dtype=torch.float64)
+    compare(Net(make(1, 2), make(2, 1)), groups=1, alone=0)
 
 
 def test_what_differs_is_sampled_apart():

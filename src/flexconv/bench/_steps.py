@@ -28,7 +28,7 @@ CPU_CASES = [("FlexNet-7, batch 16", {"name": "flexnet7"}, (3, 32, 32), {"batch_
 SMALL_CASES = [("tiny", {"name": "flexnet3", "widths": [2]}, (1, 8, 8), {"batch_size": 2}, (None, None))]
 GPU_WAYS = [("eager", "fp32"), ("compiled", "bf16"), ("graph", "fp32"), ("graph", "bf16")]
 CPU_WAYS = [("eager", "fp32")]
-WINDOWS = 3  # the first is not counted
+WINDOWS = 8  # the first is not counted
 STEPS = 30  # in a window
 
 
@@ -71,9 +71,10 @@ def _measure(
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         times = [_window(trainer, epoch, device) for epoch in range(WINDOWS)][1:]
+    quarters = statistics.quantiles(times, n=4)
     return {
-        "ms": statistics.median(times),
-        "spread": max(times) - min(times),
+        "ms": quarters[1],
+        "spread": quarters[2] - quarters[0],
         "captures": getattr(trainer.engine, "captures", 0),
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None,
         "loss": trainer._sums[0].item() / (WINDOWS * steps * recipe.batch_size),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -14,18 +13,17 @@ SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a 
 
 def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and σ in their safe range."""
-    one = torch.ones_like(mean)
     floor = filled([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
-    return _keep_inside(mean, -one, one), effective_sigma(sigma, floor)
+    return _keep_inside(mean, -1.0, 1.0), effective_sigma(sigma, floor)
 
 
 def effective_sigma(sigma: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
     """|σ| where it is at least `floor`, else `floor`: what a guarded window is computed with. Any one shape."""
-    sigma = torch.where(sigma < 0, -sigma, sigma)  # unlike abs, this has a slope at 0
-    return _keep_inside(sigma, floor, torch.full_like(sigma, math.inf))
+    sign = torch.copysign(torch.ones_like(sigma), sigma.detach())
+    return _keep_inside(sigma * sign, floor, None)  # unlike abs, the product has a slope at 0
 
 
-def _keep_inside(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+def _keep_inside(x: torch.Tensor, low: torch.Tensor | float, high: float | None) -> torch.Tensor:
     keep = _KeepInside if torch.compiler.is_compiling() else _KeepInsideBothModes
     return keep.apply(x, low, high)
 
@@ -36,17 +34,17 @@ class _KeepInside(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        return torch.where(x < low, low, torch.where(x > high, high, x))  # whose own gradient at a limit is whole
+    def forward(x: torch.Tensor, low: torch.Tensor | float, high: float | None) -> torch.Tensor:
+        return torch.clamp(x, low, high)  # type: ignore[call-overload]  (numbers or tensors)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001, ARG004
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001
+        ctx.save_for_backward(inputs[0], output)
 
     @staticmethod
     def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
-        x, low, high = ctx.saved_tensors
-        outward = ((x < low) & (grads[0] > 0)) | ((x > high) & (grads[0] < 0))  # descent goes against the gradient
+        x, inside = ctx.saved_tensors
+        outward = (x - inside) * grads[0] < 0  # descent goes against the gradient
         return grads[0].masked_fill(outward, 0.0), None, None
 
 

@@ -29,7 +29,8 @@ from ._mask import GaussianMask, RotatedGaussianMask
 
 Windows = tuple[Window, ...]
 
-PIECES = 16
+PIECES = 16  # of a line, at least
+LONGEST_PIECE = 512
 
 
 class KernelsTogether:
@@ -95,8 +96,7 @@ class _Group:
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
             biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
-            mix = _with_bias(weights, biases.to(basis.dtype))
-            shared = _Shared(basis, mix, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
+            shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
             for windows in dict.fromkeys(self.windows):  # those cut alike are transformed at once, too
                 numbers = [number for number, own in enumerate(self.windows) if own == windows]
                 parts = [functools.partial(shared.factors, number) for number in numbers]
@@ -108,19 +108,23 @@ class _Group:
 
 
 class _Shared:
-    """Factors of all layers in one piece: basis [layers, *block, rank], mix [channels of all layers, rank]."""
+    """Factors of all layers in one piece: basis [layers, *block, rank], mix [channels of all layers, rank].
 
-    def __init__(self, basis: torch.Tensor, mix: torch.Tensor, channels: Sequence[int]) -> None:
-        self.channels = channels
-        self._whole = basis, mix
+    The mix is given as weights [channels of all layers, width] and biases [channels of all layers].
+    """
+
+    def __init__(
+        self, basis: torch.Tensor, weights: torch.Tensor, biases: torch.Tensor, channels: Sequence[int]
+    ) -> None:
+        self.basis, self.weights, self.biases, self.channels = basis, weights, biases, channels
         self._pieces: dict[tuple[torch.dtype, bool], tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
 
     def factors(self, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of a layer in a dtype, to which all are converted at once."""
         key = dtype, torch.is_grad_enabled()  # what was converted without gradients is of no use to those who want them
         if key not in self._pieces:
-            basis, mix = (each.to(dtype) for each in self._whole)
-            self._pieces[key] = basis.unbind(), mix.split(self.channels)
+            mix = _with_bias(self.weights, self.biases, dtype)
+            self._pieces[key] = self.basis.to(dtype).unbind(), mix.split(self.channels)
         bases, mixes = self._pieces[key]
         return bases[number], mixes[number]
 
@@ -146,15 +150,16 @@ def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torc
     multiprocessor of a GPU busy for longer than everything else.
     """
     layers, length = lines[0].shape
-    missing = 2 * PIECES - length % PIECES  # two taps a piece at least: inductor's gradients with one row are wrong
-    pieces = F.pad(lines[0], (0, missing)).unflatten(1, (PIECES, -1)).flatten(0, 1)
-    others = [each.unsqueeze(1).expand(-1, PIECES, -1).flatten(0, 1) for each in lines[1:]]
+    number = PIECES if length <= PIECES * LONGEST_PIECE else 4 * PIECES
+    missing = 2 * number - length % number  # two taps a piece at least: inductor's gradients with one row are wrong
+    pieces = F.pad(lines[0], (0, missing)).unflatten(1, (number, -1)).flatten(0, 1)
+    others = [each.unsqueeze(1).expand(-1, number, -1).flatten(0, 1) for each in lines[1:]]
     copies = {
-        name: each.unsqueeze(1).expand(layers, PIECES, *each.shape[1:]).flatten(0, 1)
+        name: each.unsqueeze(1).expand(layers, number, *each.shape[1:]).flatten(0, 1)
         for name, each in parameters.items()
     }
     features = _for_each(part, "features", copies, [pieces, *others])
-    return features.unflatten(0, (layers, PIECES)).flatten(1, 2)[:, :length]
+    return features.unflatten(0, (layers, number)).flatten(1, 2)[:, :length]
 
 
 def _for_each(
@@ -169,10 +174,11 @@ def _for_each(
 
 
 @functools.partial(Region, dynamic=True)
-def _with_bias(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _with_bias(weights: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Output maps [channels, width] and biases [channels] → [channels, rank], as `_masked_features` wants them."""
-    missing = -(weight.shape[1] + 1) % 8
-    return torch.cat([weight, bias.unsqueeze(1), weight.new_zeros(len(weight), missing)], 1)
+    missing = -(weights.shape[1] + 1) % 8
+    zeros = weights.new_zeros(len(weights), missing)
+    return torch.cat([weights, biases.to(weights.dtype).unsqueeze(1), zeros], 1).to(dtype)
 
 
 class _Part(nn.Module):
