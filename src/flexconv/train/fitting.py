@@ -77,7 +77,6 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             )
         work = _Fit(recipe, targets, folder, place, console)
         work.run(make)
-        devices = dict.fromkeys(session["device"] for session in folder.read_machines())
         results = {
             **_summary(targets, work.errors),
             "parameters": parameters,
@@ -85,7 +84,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             "seed": recipe.seed,
             "seconds": round(work.seconds, 1),
             **machine(place),
-            "device": ", then ".join(devices),
+            "device": folder.devices,
             "finished": now(),
         }
         folder.write_results(results)

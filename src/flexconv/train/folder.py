@@ -88,6 +88,11 @@ class RunFolder:
     def read_machines(self) -> list[dict[str, Any]]:
         return _read_lines(self.machines)
 
+    @property
+    def devices(self) -> str:
+        """All that it ran on, one after the other."""
+        return ", then ".join(dict.fromkeys(session["device"] for session in self.read_machines()))
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder; the system lets go of it when the process ends, however that happens."""
