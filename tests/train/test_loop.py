@@ -98,9 +98,12 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_pa
             train.train(tiny_recipe(checkpoint_seconds=0.0), tmp_path)
     _, new = checkpoints(tmp_path / "checkpoints")
     new.write_bytes(new.read_bytes()[:-1])
+    machines = RunFolder(tmp_path).machines
+    machines.write_text(machines.read_text().replace("cpu", "another"))
     said = []
     monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
-    train.resume(tmp_path)
+    results = train.resume(tmp_path)
+    assert results["device"] == "another, 1 threads, then cpu, 1 threads"
     assert any(new.name in text and "refused" in text for text in said)
     assert any("resumed at step 8" in text for text in said)
     assert same(weights(tmp_path), weights(finished[0].path))
