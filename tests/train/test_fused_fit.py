@@ -27,12 +27,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
     ],
     ids=["magnet", "gabor", "gabor-init", "fourier", "shallow", "wide", "siren", "shallow siren"],
 )
-def test_loss_and_gradients_are_those_of_autograd(name, options, monkeypatch):
+@pytest.mark.parametrize("size", [(13, 17), (5, 70)])
+def test_loss_and_gradients_are_those_of_autograd(name, options, size, monkeypatch):
     for module in (_fused_fit, _fused_siren):
         monkeypatch.setattr(module, "PROGRAMS", 6)  # several blocks each, and a last one that is not full
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
-    targets = torch.rand(2, 3, 13, 17, device=DEVICE)
+    targets = torch.rand(2, 3, *size, device=DEVICE)
     group = FitGroup(generators, targets, FitRecipe(model=ModelRecipe(name=name), target="random"))
     loss = sum(group._squared_error(group.parameters, *part) for part in group._parts())
     loss.backward()

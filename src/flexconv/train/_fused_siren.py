@@ -14,7 +14,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..nn.kernels import SIREN, KernelGenerator
-from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, WARPS, WIDEST, _add, _compare, _sine_and_cosine
+from ._fused_fit import CHANNELS, POINTS, PRECISION, PROGRAMS, STAGES, WARPS, WIDEST, _add, _compare, _sine_and_cosine
 
 
 class FusedSirenStep:
@@ -86,6 +86,7 @@ class FusedSirenStep:
             TOTAL=self.starts[5],
             PRODUCTS=PRECISION,
             num_warps=WARPS,
+            num_stages=STAGES,
         )
         self._spread(self._sums.sum(1))
         return self._losses.sum(1)
@@ -161,7 +162,7 @@ def _step(
 
         h, cosine = _sine_and_cosine(v)
         squared, dh = _compare(
-            h, last_map, last_shift, targets, point, points, channels, share, sums,
+            h, last_map, last_shift, targets, point, inside, points, channels, share, sums,
             H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS,
         )  # fmt: skip
         loss += squared
