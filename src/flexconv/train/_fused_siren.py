@@ -43,7 +43,7 @@ class FusedSirenStep:
         self.starts = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
         self.programs = max(1, min(triton.cdiv(targets[0, 0].numel(), POINTS), PROGRAMS // pictures))
         like = {"device": targets.device, "dtype": torch.float32}
-        self._angles = torch.empty(pictures, self.programs, sines, POINTS, self.padded, **like)
+        self._layers = torch.empty(pictures, self.programs, sines - 1, POINTS, self.padded, **like)
         self._sums = torch.empty(pictures, self.programs, self.starts[-1], **like)
         self._losses = torch.empty(pictures, self.programs, **like)
 
@@ -67,7 +67,7 @@ class FusedSirenStep:
             biases,
             given[f"maps.{last}.weight"],
             given[f"maps.{last}.bias"],
-            self._angles,
+            self._layers,
             self._sums,
             self._losses,
             len(self.xs),
@@ -112,7 +112,7 @@ class FusedSirenStep:
 @triton.jit
 def _step(
     ys, xs, targets, omegas, first_weight, first_bias, weights, biases, last_weight, last_bias,
-    angles, sums, losses, width, points, share, hidden, channels,
+    layers, sums, losses, width, points, share, hidden, channels,
     MIDDLE: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MIX: tl.constexpr, AT_MIX_BIAS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr,
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
@@ -128,7 +128,7 @@ def _step(
     last_weight += picture * channels * hidden
     last_bias += picture * channels
     place = picture * programs + program
-    angles += place * (MIDDLE + 1) * B * H
+    layers += place * MIDDLE * B * H
     sums += place * TOTAL
 
     channel, colour = tl.arange(0, H), tl.arange(0, C)
@@ -151,16 +151,14 @@ def _step(
         x = tl.load(xs + point % width, mask=inside, other=0.0)
 
         v = tl.load(omegas) * (y[:, None] * w0[None, :] + x[:, None] * w1[None, :] + b0[None, :])
-        tl.store(angles + tile, v)
+        h, _ = _sine_and_cosine(v)
         for layer in range(MIDDLE):
+            tl.store(layers + layer * B * H + tile, h)
             a = tl.load(weights + layer * hidden * hidden + square, mask=in_square, other=0.0)
             shift = tl.load(biases + layer * hidden + channel, mask=there, other=0.0)
-            h, _ = _sine_and_cosine(v)
             u = tl.dot(h, tl.trans(a), input_precision=PRODUCTS) + shift[None, :]
-            v = tl.load(omegas + layer + 1) * u
-            tl.store(angles + (layer + 1) * B * H + tile, v)
+            h, _ = _sine_and_cosine(tl.load(omegas + layer + 1) * u)
 
-        h, cosine = _sine_and_cosine(v)
         squared, dh = _compare(
             h, last_map, last_shift, targets, point, inside, points, channels, share, sums,
             H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS,
@@ -170,13 +168,18 @@ def _step(
         tl.debug_barrier()  # what one thread has stored, another may load
         for back in range(MIDDLE):
             layer = MIDDLE - 1 - back
-            du = dh * cosine * tl.load(omegas + layer + 1)
-            before, cosine = _sine_and_cosine(tl.load(angles + layer * B * H + tile))
+            omega = tl.load(omegas + layer + 1)
+            before = tl.load(layers + layer * B * H + tile)
+            a = tl.load(weights + layer * hidden * hidden + square, mask=in_square, other=0.0)
+            shift = tl.load(biases + layer * hidden + channel, mask=there, other=0.0)
+            u = tl.dot(before, tl.trans(a), input_precision=PRODUCTS) + shift[None, :]
+            _, cosine = _sine_and_cosine(omega * u)
+            du = dh * cosine * omega
             gradient = tl.dot(tl.trans(du), before, input_precision=PRODUCTS)
             _add(sums + AT_MIX + layer * H * H + channel[:, None] * H + channel[None, :], gradient)
             _add(sums + AT_MIX_BIAS + layer * H + channel, tl.sum(du, 0))
-            a = tl.load(weights + layer * hidden * hidden + square, mask=in_square, other=0.0)
             dh = tl.dot(du, a, input_precision=PRODUCTS)
+        _, cosine = _sine_and_cosine(v)
         du = dh * cosine * tl.load(omegas)
         _add(sums + channel, tl.sum(du, 0))
         _add(sums + H + channel, tl.sum(du * y[:, None], 0))
