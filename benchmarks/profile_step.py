@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0, help="kernels to list")
     parser.add_argument("--traces", type=Path, help="a folder for the order in which they ran")
     arguments = parser.parse_args()
+    if arguments.traces:
+        arguments.traces.mkdir(parents=True, exist_ok=True)
     for name, model, shape, settings, _ in CASES:
         if arguments.cases and not any(part in name for part in arguments.cases):
             continue

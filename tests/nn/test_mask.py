@@ -13,6 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flexconv.nn import Axis, FlexConv1d, GaussianMask, RotatedGaussianMask
+from flexconv.nn._guard import guard
 
 from ..conftest import relative_error
 
@@ -430,3 +431,11 @@ def test_a_pulled_mean_does_not_run_away():
         (-mask(lines_of(axes, torch.float32), axes)[-1]).sum().backward()  # everything wants to be at the edge
         optimiser.step()
     assert mask.mean.abs() < 1.5
+
+
+def test_outward_gradients_vanish_however_small():
+    x = torch.tensor([1 + 2**-9, -1 - 2**-9, 0.5], dtype=torch.float16, requires_grad=True)
+    y, _ = guard(x, x.detach(), [Axis(9, causal=False)] * 3)
+    y.backward(torch.tensor([-1e-5, 1e-5, 1e-5], dtype=torch.float16))
+    assert x.grad.tolist()[:2] == [0.0, 0.0]
+    assert x.grad[2] > 0

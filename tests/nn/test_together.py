@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
 from flexconv._regions import Region, compiled_regions
 from flexconv.nn import GENERATORS, MAGNet, _together
-from flexconv.nn._together import LONGEST_PIECE, PIECES, KernelsTogether
+from flexconv.nn._together import LONG_LINE, KernelsTogether
 from flexconv.ops import conv2d
 from flexconv.ops._low_rank import as_tensor
 
@@ -65,7 +65,7 @@ def test_every_generator(kernel, layer):
     compare(net, groups=int(shared), alone=0 if shared else 3)
 
 
-@pytest.mark.parametrize("taps", [PIECES * LONGEST_PIECE, PIECES * LONGEST_PIECE + 3])
+@pytest.mark.parametrize("taps", [LONG_LINE, LONG_LINE + 3])
 def test_lines_are_cut_into_more_pieces_where_they_are_long(taps):
     make = functools.partial(FlexConv1d, kernel_size=taps, padding="causal", mask=None, dtype=torch.float64)
     compare(Net(make(1, 2), make(2, 1)), groups=1, alone=0)

@@ -38,8 +38,8 @@ SHAPES = {
 def bench_layers(device: torch.device, ceilings: Ceilings, *, small: bool = False) -> Iterator[dict[str, Any]]:
     """A row per case and precision: forward + backward of a FlexConv, and of `torch.nn.ConvNd` at its current size.
 
-    On a GPU as a training step runs them: as replayed graphs, a FlexConv with compiled regions and given an input in
-    that precision. `eager_ms` is a FlexConv by itself.
+    Inputs are in that precision. On a GPU as a training step runs them: as replayed graphs, a FlexConv with compiled
+    regions; `eager_ms` is a FlexConv by itself.
     """
     shapes = SHAPES["small" if small else "cuda" if device.type == "cuda" else "cpu"]
     for batch, channels, size in shapes:

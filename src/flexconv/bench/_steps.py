@@ -58,7 +58,7 @@ def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[st
 def _measure(
     recipe: train.Recipe, shape: tuple[int, ...], device: torch.device, *, full: bool, steps: int
 ) -> dict[str, Any]:
-    """Milliseconds per step over windows of steps, of what training does between two batches."""
+    """Milliseconds per step, the median over windows of steps and how far apart the quarters lie."""
     images = noise(shape, recipe.batch_size * steps)
     network = build_model(recipe, images)
     if full:

@@ -44,7 +44,7 @@ class _KeepInside(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
         x, inside = ctx.saved_tensors
-        outward = (x - inside) * grads[0] < 0  # descent goes against the gradient
+        outward = (x - inside).sign() * grads[0] < 0  # descent goes against the gradient
         return grads[0].masked_fill(outward, 0.0), None, None
 
 

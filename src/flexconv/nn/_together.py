@@ -29,8 +29,8 @@ from ._mask import GaussianMask, RotatedGaussianMask
 
 Windows = tuple[Window, ...]
 
-PIECES = 16  # of a line, at least
-LONGEST_PIECE = 512
+PIECES = 16
+LONG_LINE = 8192  # taps: four times as many pieces beyond
 
 
 class KernelsTogether:
@@ -150,7 +150,7 @@ def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torc
     multiprocessor of a GPU busy for longer than everything else.
     """
     layers, length = lines[0].shape
-    number = PIECES if length <= PIECES * LONGEST_PIECE else 4 * PIECES
+    number = PIECES if length <= LONG_LINE else 4 * PIECES
     missing = 2 * number - length % number  # two taps a piece at least: inductor's gradients with one row are wrong
     pieces = F.pad(lines[0], (0, missing)).unflatten(1, (number, -1)).flatten(0, 1)
     others = [each.unsqueeze(1).expand(-1, number, -1).flatten(0, 1) for each in lines[1:]]

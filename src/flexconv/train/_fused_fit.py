@@ -23,7 +23,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..nn.kernels import FourierNet, GaborNet, MAGNet
 
-POINTS = 64  # that a program works on at a time
+POINTS = 64  # that a program works on at a time, at most
 PROGRAMS = 264  # for all pictures together: two for each multiprocessor of an H200
 WARPS, STAGES = 4, 1  # loads ahead of their use would take registers that are short
 PRECISION = "tf32x3"  # of products: three on tensor cores, exact to a few units of float32
@@ -70,11 +70,12 @@ class FusedStep:
         self.ys, self.xs = ys.contiguous(), xs.contiguous()
         pictures, filters, hidden, _ = parameters["frequency"].shape
         self.sizes = Sizes.of(filters, hidden)
-        blocks = len(ys) * triton.cdiv(len(xs), POINTS)
+        self.points = min(POINTS, max(16, triton.next_power_of_2(len(xs))))
+        blocks = len(ys) * triton.cdiv(len(xs), self.points)
         self.programs = max(1, min(blocks, PROGRAMS // pictures))
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, self.sizes.total, **like)
-        self._layers = torch.empty(pictures, self.programs, filters - 1, POINTS, self.sizes.hidden, **like)
+        self._layers = torch.empty(pictures, self.programs, filters - 1, self.points, self.sizes.hidden, **like)
         self._sums = torch.empty(pictures, self.programs, self.sizes.total, **like)
         self._losses = torch.empty(pictures, self.programs, **like)
 
@@ -102,7 +103,7 @@ class FusedStep:
             ENVELOPED="gamma" in self.parameters,
             H=sizes.hidden,
             C=CHANNELS,
-            B=POINTS,
+            B=self.points,
             AT_PHASE=sizes.phase,
             AT_MU=sizes.mu,
             AT_GAMMA=sizes.gamma,
@@ -144,7 +145,7 @@ class FusedStep:
 
 @triton.jit
 def _sine_and_cosine(x):
-    """Both of them, for |x| up to some 10⁵, by polynomials around the nearest multiple of π/2; exact to float32.
+    """Both of them, for |x| up to some 10⁴, by polynomials around the nearest multiple of π/2; exact to float32.
 
     The library's have a way for any x at all, whose code and memory cost more than everything else here.
     """
@@ -239,7 +240,7 @@ def _step(
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """One program: blocks of points of one picture, as many programs apart as there are."""
-    program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     place = picture * programs + program
     targets += picture * channels * points
     packed += picture * TOTAL
@@ -300,7 +301,5 @@ def _step(
 
 def can_fuse(generator: Any) -> bool:
     """Whether a generator is one that this kernel knows."""
-    known = type(generator) in (FourierNet, GaborNet, MAGNet) and generator.dims == 2
-    return (
-        known and generator.hidden <= 64 and generator.channels <= CHANNELS and not getattr(generator, "steerable", 0)
-    )
+    known = type(generator) in (FourierNet, GaborNet, MAGNet) and not getattr(generator, "steerable", 0)
+    return known and generator.dims == 2 and generator.hidden <= WIDEST and generator.channels <= CHANNELS

@@ -118,7 +118,7 @@ def _step(
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """One program: blocks of points of one picture, as many programs apart as there are."""
-    program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * points
     omegas += picture * (MIDDLE + 1)
     first_weight += picture * hidden * 2

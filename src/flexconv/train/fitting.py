@@ -84,7 +84,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             "seed": recipe.seed,
             "seconds": round(work.seconds, 1),
             **machine(place),
-            "device": folder.devices,
+            **folder.all_machines(),
             "finished": now(),
         }
         folder.write_results(results)

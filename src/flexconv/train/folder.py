@@ -88,10 +88,10 @@ class RunFolder:
     def read_machines(self) -> list[dict[str, Any]]:
         return _read_lines(self.machines)
 
-    @property
-    def devices(self) -> str:
-        """All that it ran on, one after the other."""
-        return ", then ".join(dict.fromkeys(session["device"] for session in self.read_machines()))
+    def all_machines(self) -> dict[str, str]:
+        """Devices and versions of torch that it ran on, one after the other."""
+        sessions = self.read_machines()
+        return {fact: ", then ".join(dict.fromkeys(each[fact] for each in sessions)) for fact in ("device", "torch")}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

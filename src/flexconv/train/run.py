@@ -234,7 +234,7 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
         "protocol": data.protocol,
         "seed": recipe.seed,
         **machine(fabric.device, processes=fabric.world_size),
-        "device": trainer.folder.devices,
+        **trainer.folder.all_machines(),
         "finished": now(),
     }
 
