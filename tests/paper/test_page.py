@@ -89,10 +89,12 @@ def test_the_plan_is_made_of_commands(capsys, ledger):
 def test_an_estimate_is_that_of_a_log_on_a_gpu(tmp_path):
     from flexconv.train import RunFolder, load_recipe
 
-    folder = RunFolder(tmp_path / "runs/some")
-    folder.write_recipe(load_recipe("flexnet7-cifar10", ["epochs=3"]))
-    folder.append_metrics({"epoch": 1, "epoch_seconds": 12.0})
-    folder.append_machine({"device": "NVIDIA"})
+    for name, seconds in (("beside others", [20.0, 20.0, 20.0]), ("some", [90.0, 12.0, 11.0])):
+        folder = RunFolder(tmp_path / "runs" / name)
+        folder.write_recipe(load_recipe("flexnet7-cifar10", ["epochs=3"]))
+        for each in seconds:
+            folder.append_metrics({"epoch": 1, "epoch_seconds": each})
+        folder.append_machine({"device": "NVIDIA"})
     assert estimate("flexnet7-cifar10", Ledger(tmp_path)) == "70 minutes, by 12.0 s per epoch of some"
     assert estimate("kodak", Ledger(tmp_path)) == "unknown"
     assert estimate("flexnet7-mnist", Ledger(tmp_path)) == "unknown"

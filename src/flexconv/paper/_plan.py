@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,16 +91,22 @@ def command(name: str, seed: int, ledger: Ledger) -> str:
 
 
 def estimate(name: str, ledger: Ledger) -> str:
-    """GPU time by the log of a run of the same network on the same data, whatever its length or resolution."""
+    """GPU time by the log of a run of the same network on the same data, whatever its length or resolution.
+
+    By its median epoch, and the quickest of several logs: others may have shared their GPU.
+    """
     recipe = ledger.load(name)
     if isinstance(recipe, FitRecipe):
         return "unknown"
     epochs = recipe.epochs + (recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0)
+    found = []
     for log in ledger.logs:
         other = log.recipe
         same = not isinstance(other, FitRecipe) and (other.model, other.data.name) == (recipe.model, recipe.data.name)
-        count = sum("epoch" in record for record in log.metrics)
-        if same and count and not log.card.startswith("cpu"):
-            seconds = log.seconds / count * epochs
-            return f"{seconds / 60:.0f} minutes, by {log.seconds / count:.1f} s per epoch of {log.path.name}"
-    return "unknown"
+        times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
+        if same and times and not log.card.startswith("cpu"):
+            found.append((statistics.median(times), log.path.name))
+    if not found:
+        return "unknown"
+    seconds, log_name = min(found)
+    return f"{seconds * epochs / 60:.0f} minutes, by {seconds:.1f} s per epoch of {log_name}"
