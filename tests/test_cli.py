@@ -290,7 +290,8 @@ def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, 
         stopped = call("train", finished / "tiny.yaml", "--out", "a run", "--device", "cpu")
     assert stopped.code == 128 + number
     assert re.fullmatch(rf"stopped by {number.name}, .*: flexconv train --resume 'a run'\n", stopped.err)
-    again = call("train", "--resume", "a run", "--device", "cpu")
+    again = call("train", "--resume", "a run", "--root", "moved", "--device", "cpu")
+    assert RunFolder("a run").read_recipe().data.root == "moved"
     assert again.code == 0
     assert "resumed at step 3" in again.out
     whole, resumed = (RunFolder(folder).read_results() for folder in (finished / "tiny", "a run"))
@@ -343,7 +344,9 @@ def test_fit(call, finished, monkeypatch):
     assert_refused(call("fit"), "name a recipe")
     assert_refused(call("train", "--resume", "run"), "flexconv fit --resume run")
     assert_refused(call("fit", "--resume", finished / "tiny"), "flexconv train --resume")
-    assert "results and pictures are in run" in call("fit", "--resume", "run", "--device", "cpu").out
+    again = call("fit", "--resume", "run", "--root", "moved", "--device", "cpu")
+    assert "results and pictures are in run" in again.out
+    assert RunFolder("run").read_recipe().root == "moved"
     assert RunFolder("run").read_results()["targets"] == RunFolder(finished / "fit").read_results()["targets"]
     assert_refused(call("eval", finished / "fit"), "no network in it")
     assert_refused(call("train", "--resume", finished / "fit" / ".."), "is no run")

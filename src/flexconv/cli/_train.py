@@ -30,7 +30,7 @@ def train(
     from .. import train as training
 
     if resume is not None:
-        _go_on(resume, "train", device, alone=not any((recipe, changes, out, root)))
+        _go_on(resume, "train", device, root, alone=not any((recipe, changes, out)))
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
@@ -59,7 +59,7 @@ def fit(
     from .. import train as training
 
     if resume is not None:
-        _go_on(resume, "fit", device, alone=not any((recipe, changes, out, root)))
+        _go_on(resume, "fit", device, root, alone=not any((recipe, changes, out)))
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
@@ -72,14 +72,12 @@ def fit(
     _print_results(results, folder)
 
 
-def _go_on(folder: Path, command: str, device: str, *, alone: bool) -> None:
-    """Resume a run; `alone`: nothing else was asked for."""
+def _go_on(folder: Path, command: str, device: str, root: Path | None, *, alone: bool) -> None:
+    """Resume a run, with its data at `root` where that has moved; `alone`: nothing else was asked for."""
     from .. import train as training
 
     if not alone:
-        raise ValueError(
-            "a resumed run keeps its recipe, folder and data: leave out the recipe, --set, --out and --root"
-        )
+        raise ValueError("a resumed run keeps its recipe and folder: leave out the recipe, --set and --out")
     offer_nearest(str(folder))
     kind = "fit" if isinstance(training.RunFolder(folder).read_recipe(), training.FitRecipe) else "train"
     if kind != command:
@@ -90,7 +88,9 @@ def _go_on(folder: Path, command: str, device: str, *, alone: bool) -> None:
         results = training.resume(folder)
         say(f"{folder} is finished{_outcome(results)}; there is nothing left to do")
         return
-    results = _until_stopped(folder, command, lambda: training.resume(folder, device=device, console=console))
+    results = _until_stopped(
+        folder, command, lambda: training.resume(folder, root=root, device=device, console=console)
+    )
     _print_results(results, folder)
 
 
