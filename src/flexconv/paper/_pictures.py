@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures(Item):
-    """Pictures of networks: those of the paper where they were trained, else a small one that stands in for them."""
+    """Pictures of networks: those of the paper where they were trained, else small ones that stand in for them."""
 
     networks: Mapping[str, str]  # shipped name → recipe
-    stand_ins: Mapping[str, str]
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, Callable[[Model], Figure]] = field(repr=False)  # what is drawn of each, by name
 
     def section(self, ledger: Ledger) -> Section:

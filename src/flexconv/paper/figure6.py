@@ -21,7 +21,6 @@ FIGURE = Pictures(
     name="figure6",
     title="Figure 6: learned masks by depth",
     networks={f"flexnet{n}-cifar10": f"flexnet{n}-cifar10" for n in (3, 5, 7)},
-    stand_ins={"flexnet3-digits": "digits"},
     views={"masks": _masks},
     notes=("Published: kernels are very small in shallow layers and grow with depth.",),
 )

@@ -21,6 +21,5 @@ FIGURE = Pictures(
     name="figure7",
     title="Figure 7: kernels step by step: generator, mask, product, cropped",
     networks={"flexnet7-cifar10": "flexnet7-cifar10"},
-    stand_ins={"flexnet3-digits": "digits"},
     views={"kernel": _steps},
 )

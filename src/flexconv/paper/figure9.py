@@ -21,6 +21,5 @@ FIGURE = Pictures(
     name="figure9",
     title="Figure 9: Gabor filters of a MAGNet taken apart: envelope, sine, product, spectrum",
     networks={"flexnet7-cifar10": "flexnet7-cifar10"},
-    stand_ins={"flexnet3-digits": "digits"},
     views={"gabors": _gabors},
 )
