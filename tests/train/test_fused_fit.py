@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from flexconv.nn import GENERATORS
-from flexconv.train import _fused_fit, _fused_siren
+from flexconv.train import _fused_fit, _fused_parts, _fused_siren
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
@@ -29,8 +29,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 )
 @pytest.mark.parametrize("size", [(13, 17), (5, 70)])
 def test_loss_and_gradients_are_those_of_autograd(name, options, size, monkeypatch):
-    for module in (_fused_fit, _fused_siren):
-        monkeypatch.setattr(module, "PROGRAMS", 6)  # several blocks each, and a last one that is not full
+    monkeypatch.setattr(_fused_parts, "PROGRAMS", 6)  # several blocks each, and a last one that is not full
+    monkeypatch.setattr(_fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
     targets = torch.rand(2, 3, *size, device=DEVICE)

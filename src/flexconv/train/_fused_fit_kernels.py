@@ -1,0 +1,134 @@
+"""The two kernels of `_fused_fit.py`, which has the equations: factors of filters along an axis, and the step."""
+
+from __future__ import annotations
+
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+from ._fused_parts import add, compare, sine_and_cosine
+
+
+@triton.jit
+def write_factors(
+    line, packed, factors, points, length, per_picture, per_filter, per_kind, per_channel, per_point,
+    AXIS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, B: tl.constexpr,
+    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr, TOTAL: tl.constexpr,
+):  # fmt: skip
+    """One program: the factors of an axis for some of its coordinates and a filter. The phase goes with y."""
+    f, picture = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    packed += picture * TOTAL
+    factors += picture * per_picture + f * per_filter
+    channel, point = tl.arange(0, H)[:, None], tl.program_id(0) * B + tl.arange(0, B)[None, :]
+    x = tl.load(line + point, mask=point < points, other=0.0)
+    place = (2 * f + AXIS) * H + channel
+    angle = tl.load(packed + place) * x
+    if AXIS == 0:
+        angle += tl.load(packed + AT_PHASE + f * H + channel)
+    sine, cosine = sine_and_cosine(angle)
+    if ENVELOPED:
+        d = (x - tl.load(packed + AT_MU + place)) * tl.load(packed + AT_GAMMA + place)
+        envelope = tl.exp(-0.5 * d * d)
+        sine *= envelope
+        cosine *= envelope
+    target = factors + channel * per_channel + point * per_point
+    tl.store(target, sine, mask=point < length)
+    tl.store(target + per_kind, cosine, mask=point < length)
+
+
+@triton.jit
+def _filter(f, row, start, x_factors, y_factors, height, columns, H: tl.constexpr, B: tl.constexpr):
+    """Filter f at some points of a row → g = e sin, and e cos, both [hidden, points]."""
+    channel = tl.arange(0, H)
+    of_row = y_factors + (f * height + row) * 2 * H + channel
+    sine_y, cosine_y = tl.load(of_row)[:, None], tl.load(of_row + H)[:, None]
+    of_columns = x_factors + 2 * f * H * columns + channel[:, None] * columns + start + tl.arange(0, B)[None, :]
+    sine_x, cosine_x = tl.load(of_columns), tl.load(of_columns + H * columns)
+    return sine_x * cosine_y + cosine_x * sine_y, cosine_x * cosine_y - sine_x * sine_y
+
+
+@triton.jit
+def _filter_gradients(
+    f, dg, g, cosine, y, x, packed, sums,
+    ENVELOPED: tl.constexpr, H: tl.constexpr,
+    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr,
+):  # fmt: skip
+    """Add the gradients of the parameters of filter f, given ∂g [hidden, points]: of μ over γ², of γ over −γ."""
+    channel = tl.arange(0, H)
+    across, along = 2 * f * H + channel, (2 * f + 1) * H + channel
+    turned = dg * cosine
+    turned0 = tl.sum(turned, 1)
+    add(sums + AT_PHASE + f * H + channel, turned0)
+    add(sums + across, y * turned0)
+    add(sums + along, tl.sum(turned * x[None, :], 1))
+    if ENVELOPED:
+        shrunk, d0 = dg * g, y - tl.load(packed + AT_MU + across)
+        d1 = x[None, :] - tl.load(packed + AT_MU + along)[:, None]
+        further, shrunk0 = shrunk * d1, tl.sum(shrunk, 1)
+        add(sums + AT_MU + across, d0 * shrunk0)
+        add(sums + AT_MU + along, tl.sum(further, 1))
+        add(sums + AT_GAMMA + across, d0 * d0 * shrunk0)
+        add(sums + AT_GAMMA + along, tl.sum(further * d1, 1))
+
+
+@triton.jit
+def step(
+    ys, xs, targets, packed, x_factors, y_factors, layers, sums, losses, width, height, columns, share, channels,
+    FILTERS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
+    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr,
+    AT_MIX: tl.constexpr, AT_MIX_BIAS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr,
+    TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
+):  # fmt: skip
+    """One program: blocks of points of one picture, as many programs apart as there are."""
+    program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    place = picture * programs + program
+    targets += picture * channels * width * height
+    packed += picture * TOTAL
+    x_factors += picture * FILTERS * 2 * H * columns
+    y_factors += picture * FILTERS * 2 * H * height
+    layers += place * FILTERS * H * B
+    sums += place * TOTAL
+
+    channel, colour = tl.arange(0, H), tl.arange(0, C)
+    square = channel[:, None] * H + channel[None, :]  # [out, in]
+    tile = channel[:, None] * B + tl.arange(0, B)[None, :]
+    last_map = tl.load(packed + AT_OUT + colour[:, None] * H + channel[None, :])
+    last_bias = tl.load(packed + AT_OUT_BIAS + colour)
+    loss = 0.0
+
+    blocks = columns // B  # of a row
+    for block in range(program, height * blocks, programs):
+        row, start = block // blocks, block % blocks * B
+        column = start + tl.arange(0, B)
+        inside = column < width
+        y, x = tl.load(ys + row), tl.load(xs + column, mask=inside, other=0.0)
+
+        h, _ = _filter(0, row, start, x_factors, y_factors, height, columns, H, B)
+        for layer in range(FILTERS - 1):
+            a = tl.load(packed + AT_MIX + layer * H * H + square)
+            u = tl.dot(a, h, input_precision=PRODUCTS) + tl.load(packed + AT_MIX_BIAS + layer * H + channel)[:, None]
+            tl.store(layers + (layer + 1) * H * B + tile, u)
+            g, _ = _filter(layer + 1, row, start, x_factors, y_factors, height, columns, H, B)
+            h = g * u
+
+        squared, dh = compare(
+            h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share, sums,
+            H, C, AT_OUT, AT_OUT_BIAS, PRODUCTS,
+        )  # fmt: skip
+        loss += squared
+
+        tl.debug_barrier()  # what one thread has stored, another may load
+        g, cosine = _filter(FILTERS - 1, row, start, x_factors, y_factors, height, columns, H, B)
+        u = tl.load(layers + (FILTERS - 1) * H * B + tile)
+        for back in range(FILTERS - 1):
+            layer = FILTERS - 2 - back
+            _filter_gradients(layer + 1, dh * u, g, cosine, y, x, packed, sums, ENVELOPED, H, AT_PHASE, AT_MU, AT_GAMMA)
+            du = dh * g
+            add(sums + AT_MIX_BIAS + layer * H + channel, tl.sum(du, 1))
+            g, cosine = _filter(layer, row, start, x_factors, y_factors, height, columns, H, B)
+            u = tl.load(layers + layer * H * B + tile)
+            add(sums + AT_MIX + layer * H * H + square, tl.dot(du, tl.trans(g * u), input_precision=PRODUCTS))
+            dh = tl.dot(tl.trans(tl.load(packed + AT_MIX + layer * H * H + square)), du, input_precision=PRODUCTS)
+        _filter_gradients(0, dh, g, cosine, y, x, packed, sums, ENVELOPED, H, AT_PHASE, AT_MU, AT_GAMMA)
+        tl.debug_barrier()  # the next block writes where this one reads
+
+    tl.store(losses + place, loss * share)
