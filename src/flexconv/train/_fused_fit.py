@@ -16,6 +16,7 @@ operation at the end.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -29,16 +30,14 @@ from ._fused_parts import CHANNELS
 
 
 class Sizes(NamedTuple):
-    """How many of everything, and where each parameter, or its gradient, begins where all are packed into one row."""
+    """How many of everything, and where what begins where all parameters, or their gradients, are packed into one row.
+
+    First are the vectors [filters, hidden, 2, 4], see `_fused_fit_kernels.py`.
+    """
 
     filters: int
     hidden: int  # a power of two
-    frequency: int
-    phase: int
-    mu: int
-    gamma: int
     mix_weight: int
-    mix_bias: int
     output_weight: int
     output_bias: int
     total: int
@@ -47,11 +46,8 @@ class Sizes(NamedTuple):
     def of(cls, filters: int, hidden: int) -> Sizes:
         """Sizes for so many filters of so many channels."""
         hidden = max(16, triton.next_power_of_2(hidden))
-        vectors = filters * hidden
-        lengths = [2 * vectors, vectors, 2 * vectors, 2 * vectors, (vectors - hidden) * hidden, vectors - hidden]
-        lengths += [CHANNELS * hidden, CHANNELS]
-        starts = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
-        return cls(filters, hidden, *starts)
+        lengths = [8 * filters * hidden, (filters - 1) * hidden * hidden, CHANNELS * hidden, CHANNELS]
+        return cls(filters, hidden, *itertools.accumulate(lengths))
 
 
 class FusedStep:
@@ -88,9 +84,9 @@ class FusedStep:
         self._sums.zero_()
         self._step()
         gradients = self._sums.sum(1)
-        sizes, gamma = self.sizes, self._packed[:, self.sizes.gamma : self.sizes.mix_weight]
-        gradients[:, sizes.mu : sizes.gamma] *= gamma.square()
-        gradients[:, sizes.gamma : sizes.mix_weight] *= -gamma
+        gamma, vectors = self._vectors(self._packed)[..., 3], self._vectors(gradients)
+        vectors[..., 2] *= gamma.square()
+        vectors[..., 3] *= -gamma
         for name, place in self._places(gradients):
             shared = place.sum(-1, keepdim=True) if self.parameters[name].shape[-1] < place.shape[-1] else place
             self.parameters[name].grad = shared.contiguous()
@@ -111,9 +107,6 @@ class FusedStep:
             ENVELOPED="gamma" in self.parameters,
             H=sizes.hidden,
             B=parts.POINTS,
-            AT_PHASE=sizes.phase,
-            AT_MU=sizes.mu,
-            AT_GAMMA=sizes.gamma,
             TOTAL=sizes.total,
             num_warps=parts.WARPS,
         )
@@ -141,11 +134,7 @@ class FusedStep:
             H=sizes.hidden,
             C=CHANNELS,
             B=self.points,
-            AT_PHASE=sizes.phase,
-            AT_MU=sizes.mu,
-            AT_GAMMA=sizes.gamma,
             AT_MIX=sizes.mix_weight,
-            AT_MIX_BIAS=sizes.mix_bias,
             AT_OUT=sizes.output_weight,
             AT_OUT_BIAS=sizes.output_bias,
             TOTAL=sizes.total,
@@ -154,26 +143,29 @@ class FusedStep:
             num_stages=parts.STAGES,
         )
 
+    def _vectors(self, packed: torch.Tensor) -> torch.Tensor:
+        """The part [pictures, filters, hidden, 2, 4] of [pictures, total]."""
+        sizes = self.sizes
+        return packed[:, : sizes.mix_weight].unflatten(1, (sizes.filters, sizes.hidden, 2, 4))
+
     def _places(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Where the parameters are in [pictures, total], in their own shapes, but a γ for each axis."""
-        sizes, (pictures, filters, hidden) = self.sizes, self.parameters["phase"].shape
-        shapes = {
-            "frequency": (sizes.frequency, (filters, 2, sizes.hidden)),
-            "phase": (sizes.phase, (filters, sizes.hidden)),
-            "mu": (sizes.mu, (filters, 2, sizes.hidden)),
-            "gamma": (sizes.gamma, (filters, 2, sizes.hidden)),
-            "mix_weight": (sizes.mix_weight, (filters - 1, sizes.hidden, sizes.hidden)),
-            "mix_bias": (sizes.mix_bias, (filters - 1, sizes.hidden)),
-            "output.weight": (sizes.output_weight, (CHANNELS, sizes.hidden)),
-            "output.bias": (sizes.output_bias, (CHANNELS,)),
+        sizes, vectors = self.sizes, self._vectors(packed)
+        wholes = {
+            "mix_bias": vectors[:, 1:, :, 0, 0],
+            "phase": vectors[..., 1, 0],
+            "frequency": vectors[..., 1],
+            "mu": vectors[..., 2],
+            "gamma": vectors[..., 3],
+            "mix_weight": packed[:, sizes.mix_weight : sizes.output_weight].unflatten(
+                1, (sizes.filters - 1, sizes.hidden, sizes.hidden)
+            ),
+            "output.weight": packed[:, sizes.output_weight : sizes.output_bias].unflatten(1, (CHANNELS, sizes.hidden)),
+            "output.bias": packed[:, sizes.output_bias :],
         }
         for name, parameter in self.parameters.items():
-            start, shape = shapes[name]
-            whole = packed[:, start : start + torch.Size(shape).numel()].view(pictures, *shape)
-            if name in ("frequency", "mu", "gamma"):
-                yield name, whole[..., :hidden].transpose(2, 3)
-            else:
-                yield name, whole[tuple(slice(n) for n in parameter.shape)]
+            shape = parameter.shape if name != "gamma" else (*parameter.shape[:-1], 2)
+            yield name, wholes[name][tuple(slice(n) for n in shape)]
 
 
 def can_fuse(generator: Any) -> bool:

@@ -7,12 +7,15 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ._fused_parts import add, compare, sine_and_cosine
 
+# where a channel of a filter has its numbers, packed into eight: those of y, and four further on those of x
+FREQUENCY, MU, GAMMA = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+BIAS, PHASE = tl.constexpr(0), tl.constexpr(4)  # a_f of the map before the filter, b
+
 
 @triton.jit
 def write_factors(
     line, packed, factors, points, length, per_picture, per_filter, per_kind, per_channel, per_point,
-    AXIS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, B: tl.constexpr,
-    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr, TOTAL: tl.constexpr,
+    AXIS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, B: tl.constexpr, TOTAL: tl.constexpr,
 ):  # fmt: skip
     """One program: the factors of an axis for some of its coordinates and a filter. The phase goes with y."""
     f, picture = tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -20,13 +23,13 @@ def write_factors(
     factors += picture * per_picture + f * per_filter
     channel, point = tl.arange(0, H)[:, None], tl.program_id(0) * B + tl.arange(0, B)[None, :]
     x = tl.load(line + point, mask=point < points, other=0.0)
-    place = (2 * f + AXIS) * H + channel
-    angle = tl.load(packed + place) * x
+    vectors = packed + (f * H + channel) * 8
+    angle = tl.load(vectors + 4 * AXIS + FREQUENCY) * x
     if AXIS == 0:
-        angle += tl.load(packed + AT_PHASE + f * H + channel)
+        angle += tl.load(vectors + PHASE)
     sine, cosine = sine_and_cosine(angle)
     if ENVELOPED:
-        d = (x - tl.load(packed + AT_MU + place)) * tl.load(packed + AT_GAMMA + place)
+        d = (x - tl.load(vectors + 4 * AXIS + MU)) * tl.load(vectors + 4 * AXIS + GAMMA)
         envelope = tl.exp(-0.5 * d * d)
         sine *= envelope
         cosine *= envelope
@@ -47,36 +50,37 @@ def _filter(f, row, start, x_factors, y_factors, height, columns, H: tl.constexp
 
 
 @triton.jit
-def _filter_gradients(
-    f, dg, g, cosine, y, x, packed, sums,
-    ENVELOPED: tl.constexpr, H: tl.constexpr,
-    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr,
-):  # fmt: skip
-    """Add the gradients of the parameters of filter f, given ∂g [hidden, points]: of μ over γ², of γ over −γ."""
+def _add_moments(f, du, dg, g, cosine, y, x, packed, sums, ENVELOPED: tl.constexpr, H: tl.constexpr):
+    """Add the gradients of filter f and of the bias a_f to the sums, given ∂u and ∂g [hidden, points].
+
+    They are sums over the points, of t = ∂g e cos and s = ∂g g, d the distance from the centre; those of μ lack a
+    factor γ², those of γ a factor −γ. Without an envelope s is 0:
+
+        a    W_y   μ_y   γ_y        ∂u   t y   s d_y   s d_y²
+        b    W_x   μ_x   γ_x        t    t x   s d_x   s d_x²
+    """
     channel = tl.arange(0, H)
-    across, along = 2 * f * H + channel, (2 * f + 1) * H + channel
+    vectors = packed + (f * H + channel) * 8
     turned = dg * cosine
-    turned0 = tl.sum(turned, 1)
-    add(sums + AT_PHASE + f * H + channel, turned0)
-    add(sums + across, y * turned0)
-    add(sums + along, tl.sum(turned * x[None, :], 1))
     if ENVELOPED:
-        shrunk, d0 = dg * g, y - tl.load(packed + AT_MU + across)
-        d1 = x[None, :] - tl.load(packed + AT_MU + along)[:, None]
-        further, shrunk0 = shrunk * d1, tl.sum(shrunk, 1)
-        add(sums + AT_MU + across, d0 * shrunk0)
-        add(sums + AT_MU + along, tl.sum(further, 1))
-        add(sums + AT_GAMMA + across, d0 * d0 * shrunk0)
-        add(sums + AT_GAMMA + along, tl.sum(further * d1, 1))
+        shrunk = dg * g
+        d0 = y - tl.load(vectors + MU)[:, None]
+        d1 = x[None, :] - tl.load(vectors + 4 + MU)[:, None]
+        of_y, of_x = shrunk * d0, shrunk * d1
+        near, far = tl.join(of_y, of_x), tl.join(of_y * d0, of_x * d1)
+    else:
+        near = tl.join(tl.zeros_like(turned), tl.zeros_like(turned))
+        far = near
+    # [hidden, points, 2, 2, 2]: the first join made the first of the new axes
+    table = tl.join(tl.join(tl.join(du, turned), near), tl.join(tl.join(turned * y, turned * x[None, :]), far))
+    add(sums + (f * H + channel[:, None]) * 8 + tl.arange(0, 8)[None, :], tl.reshape(tl.sum(table, 1), (H, 8)))
 
 
 @triton.jit
 def step(
     ys, xs, targets, packed, x_factors, y_factors, layers, sums, losses, width, height, columns, share, channels,
     FILTERS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
-    AT_PHASE: tl.constexpr, AT_MU: tl.constexpr, AT_GAMMA: tl.constexpr,
-    AT_MIX: tl.constexpr, AT_MIX_BIAS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr,
-    TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
+    AT_MIX: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """One program: blocks of points of one picture, as many programs apart as there are."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
@@ -105,7 +109,10 @@ def step(
         h, _ = _filter(0, row, start, x_factors, y_factors, height, columns, H, B)
         for layer in range(FILTERS - 1):
             a = tl.load(packed + AT_MIX + layer * H * H + square)
-            u = tl.dot(a, h, input_precision=PRODUCTS) + tl.load(packed + AT_MIX_BIAS + layer * H + channel)[:, None]
+            u = (
+                tl.dot(a, h, input_precision=PRODUCTS)
+                + tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)[:, None]
+            )
             tl.store(layers + (layer + 1) * H * B + tile, u)
             g, _ = _filter(layer + 1, row, start, x_factors, y_factors, height, columns, H, B)
             h = g * u
@@ -121,14 +128,13 @@ def step(
         u = tl.load(layers + (FILTERS - 1) * H * B + tile)
         for back in range(FILTERS - 1):
             layer = FILTERS - 2 - back
-            _filter_gradients(layer + 1, dh * u, g, cosine, y, x, packed, sums, ENVELOPED, H, AT_PHASE, AT_MU, AT_GAMMA)
             du = dh * g
-            add(sums + AT_MIX_BIAS + layer * H + channel, tl.sum(du, 1))
+            _add_moments(layer + 1, du, dh * u, g, cosine, y, x, packed, sums, ENVELOPED, H)
             g, cosine = _filter(layer, row, start, x_factors, y_factors, height, columns, H, B)
             u = tl.load(layers + layer * H * B + tile)
             add(sums + AT_MIX + layer * H * H + square, tl.dot(du, tl.trans(g * u), input_precision=PRODUCTS))
             dh = tl.dot(tl.trans(tl.load(packed + AT_MIX + layer * H * H + square)), du, input_precision=PRODUCTS)
-        _filter_gradients(0, dh, g, cosine, y, x, packed, sums, ENVELOPED, H, AT_PHASE, AT_MU, AT_GAMMA)
+        _add_moments(0, dh, dh, g, cosine, y, x, packed, sums, ENVELOPED, H)
         tl.debug_barrier()  # the next block writes where this one reads
 
     tl.store(losses + place, loss * share)
