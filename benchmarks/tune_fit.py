@@ -3,7 +3,8 @@
     python -m benchmarks.tune_fit [VARIANT ...] [--root DIR] [--steps 2000]
 
 First milliseconds of a step of five pictures, by how many points a program takes at once, its warps, how many programs
-there are, and the precision of products. Then decibels after some steps, by precision and seed.
+there are, how far ahead they load, how many registers they have, and the precision of products. Then decibels after
+some steps, by precision and seed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from flexconv.train.recipe import FitRecipe
 from flexconv.train.targets import load_targets
 
 IMAGES = ["kodim01", "kodim05", "kodim08", "kodim15", "kodim23"]
-CUTS = [(64, 4, 264), (64, 4, 528), (32, 2, 528), (128, 4, 264), (128, 8, 132), (64, 8, 264)]
+CUT = ("POINTS", "WARPS", "PROGRAMS", "STAGES", "REGISTERS")  # of `_fused_parts.py`
+CUTS = [
+    (128, 4, 264, 1, 255),
+    (64, 4, 264, 1, 255),
+    (64, 4, 264, 2, 255),
+    (64, 4, 396, 1, 168),
+    (64, 4, 396, 2, 168),
+    (64, 4, 528, 1, 128),
+    (32, 4, 528, 1, 128),
+    (64, 8, 264, 1, 128),
+]
 
 
 def group_of(variant: str, root: str | None, seed: int = 0) -> FitGroup:
@@ -53,8 +64,8 @@ def milliseconds(group: FitGroup, steps: int = 40) -> float:
 def speeds(variant: str, root: str | None) -> None:
     print("ms per step", *CUTS, f"{CUTS[0]}, tf32x3", sep=" | ")
     found = []
-    for (points, warps, programs), precision in [*((cut, "tf32") for cut in CUTS), (CUTS[0], "tf32x3")]:
-        choose(POINTS=points, WARPS=warps, PROGRAMS=programs, PRECISION=precision)
+    for cut, precision in [*((cut, "tf32") for cut in CUTS), (CUTS[0], "tf32x3")]:
+        choose(PRECISION=precision, **dict(zip(CUT, cut, strict=True)))
         try:
             found.append(f"{milliseconds(group_of(variant, root)):.2f}")
         except OutOfResources:
@@ -81,7 +92,7 @@ if __name__ == "__main__":
     parser.add_argument("--root")
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
-    taken = {name: getattr(parts, name) for name in ("POINTS", "WARPS", "PROGRAMS", "PRECISION")}
+    taken = {name: getattr(parts, name) for name in (*CUT, "PRECISION")}
     for variant in arguments.variants:
         speeds(variant, arguments.root)
         choose(**taken)

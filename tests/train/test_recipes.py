@@ -163,6 +163,17 @@ def test_only_the_authors_look_at_the_test_set():
     assert all(name.endswith("/authors") for name in papers)
 
 
+@pytest.mark.parametrize(
+    ("variant", "steps"),
+    [("", 4549), ("/4-blocks", 3033), ("/2-blocks", 1517), ("/small-masks", 961), ("/2-blocks-small-masks", 321)],
+)
+def test_how_far_back_a_fresh_network_sees(variant, steps):
+    """The picture of npCIFAR10 comes 968 steps before the end."""
+    model = load_recipe(f"flextcn-npcifar10{variant}").model
+    network = create_model(model.name, in_channels=96, num_classes=10, length=1000, **model.options)
+    assert 1 + sum(layer.extent[0] - 1 for layer in network.modules() if isinstance(layer, FlexConvNd)) == steps
+
+
 def test_every_sequence_data_set_has_every_row():
     rows = {"authors", "2-blocks", "4-blocks", "siren", "fourier", "gabor", "ckcnn"}
     rows |= {f"cktcn-{generator}" for generator in ("magnet", "gabor", "fourier")}

@@ -141,6 +141,7 @@ class FusedStep:
             PRODUCTS=parts.PRECISION,
             num_warps=parts.WARPS,
             num_stages=parts.STAGES,
+            maxnreg=parts.REGISTERS,
         )
 
     def _vectors(self, packed: torch.Tensor) -> torch.Tensor:

@@ -109,10 +109,8 @@ def step(
         h, _ = _filter(0, row, start, x_factors, y_factors, height, columns, H, B)
         for layer in range(FILTERS - 1):
             a = tl.load(packed + AT_MIX + layer * H * H + square)
-            u = (
-                tl.dot(a, h, input_precision=PRODUCTS)
-                + tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)[:, None]
-            )
+            bias = tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)
+            u = tl.dot(a, h, input_precision=PRODUCTS) + bias[:, None]
             tl.store(layers + (layer + 1) * H * B + tile, u)
             g, _ = _filter(layer + 1, row, start, x_factors, y_factors, height, columns, H, B)
             h = g * u

@@ -12,7 +12,8 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 # by `python -m benchmarks.tune_fit`, results/bench/tune_fit_h200.txt
 POINTS, WARPS = 128, 4  # that a program works on at a time, at most, and how many threads, in 32s, share them
 PROGRAMS = 264  # for all pictures together: two for each multiprocessor of an H200
-STAGES = 1  # loads ahead of their use would take registers that are short
+STAGES = 1  # more, for loads ahead of their use, take registers that are short
+REGISTERS = 255  # of a thread, at most
 PRECISION = "tf32"  # of products; those of three times the work fit pictures no better
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies

@@ -80,6 +80,7 @@ class FusedSirenStep:
             PRODUCTS=parts.PRECISION,
             num_warps=parts.WARPS,
             num_stages=parts.STAGES,
+            maxnreg=parts.REGISTERS,
         )
         for name, place in self._places(self._sums.sum(1)):
             self.parameters[name].grad = place.contiguous()
