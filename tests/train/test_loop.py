@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from flexconv import from_pretrained, train
-from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, loop
+from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, loop, stopping
 from flexconv.train.checkpoint import checkpoints
 
 from .tiny import tiny_recipe
@@ -89,6 +89,23 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(finished, tmp_path, monk
     ours, theirs = ([{k: r[k] for k in keys} for r in f.read_metrics()] for f in (RunFolder(tmp_path), finished[0]))
     assert ours == theirs
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_wish_that_arrives_twice_is_one(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 3, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), tmp_path)
+    assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-000000003.ckpt"
+
+
+def test_who_asks_again_does_not_wait(monkeypatch):
+    monkeypatch.setattr(stopping, "IMPATIENCE", 0.0)
+    with stopping.stop_on_signal() as asked:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked() == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path, monkeypatch):
