@@ -29,7 +29,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 )
 @pytest.mark.parametrize("size", [(13, 17), (5, 70)])
 def test_loss_and_gradients_are_those_of_autograd(name, options, size, monkeypatch):
-    monkeypatch.setattr(_fused_parts, "PROGRAMS", 6)  # several blocks each, and a last one that is not full
+    monkeypatch.setattr(_fused_parts, "PROGRAMS", 6)  # several blocks each
+    monkeypatch.setattr(_fused_parts, "POINTS", 32)  # several of them in a row, the last one not full
     monkeypatch.setattr(_fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]

@@ -100,7 +100,7 @@ def test_a_wish_that_arrives_twice_is_one(tmp_path, monkeypatch):
 
 
 def test_who_asks_again_does_not_wait(monkeypatch):
-    monkeypatch.setattr(stopping, "IMPATIENCE", 0.0)
+    monkeypatch.setattr(stopping, "IMPATIENCE", -1.0)
     with stopping.stop_on_signal() as asked:
         signal.raise_signal(signal.SIGTERM)
         assert asked() == "SIGTERM"

@@ -29,9 +29,12 @@ def draw(dropout: nn.Dropout | None, x: torch.Tensor) -> tuple[torch.Tensor | No
     """
     if dropout is None or not dropout.training or dropout.p == 0:
         return None, 1.0
-    words = (x.numel() + FURTHER_ON) // 8 + 1
-    drawn = torch.empty(words, dtype=torch.int64, device=x.device)
-    drawn.random_(-(2**63), None)  # all 64 bits as they come; any other range takes a GPU a division for each word
+    count = x.numel() + FURTHER_ON
+    if x.is_cuda and not torch.compiler.is_compiling():  # torch.compile has no `random_`
+        # all 64 bits as they come; any narrower range takes a GPU a division for each word, longer than all the rest
+        drawn = torch.empty(count // 8 + 1, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    else:
+        drawn = torch.randint(-(2**31), 2**31 - 1, (count // 4 + 1,), dtype=torch.int32, device=x.device)
     return drawn.view(torch.uint8), 1.0 - dropout.p
 
 

@@ -39,7 +39,7 @@ TABLE = Table(
     notes=(
         "Ours are chosen on the validation part too. CT has 429 test series: one is 0.23 %.",
         "Sizes as printed: those of SIREN and Fourier are swapped, the others those for one input channel.",
-        "Masks that start small: at 0.075, as in published commands for images; else at √0.125, as the text has it.",
+        "Masks that start small: at 0.075, as in published commands for images; else at √0.125 (docs/masks.md).",
         "At full rate: at a tenth of 0.001 small masks of FlexTCN-2 hardly grow, and it sees half of a series.",
         "The CKCNN row is copied from the CKConv paper.",
         "Other data, not comparable: CT as its archive splits it, SpeechCommands of version 0.01 instead of 0.02.",

@@ -63,8 +63,7 @@ class FusedStep:
         self.ys, self.xs = ys.contiguous(), xs.contiguous()
         pictures, filters, hidden, _ = parameters["frequency"].shape
         self.sizes = sizes = Sizes.of(filters, hidden)
-        self.points = min(parts.POINTS, max(16, triton.next_power_of_2(len(xs))))
-        self.programs = parts.programs_for(len(xs), len(ys), pictures, self.points)
+        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures)
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, sizes.total, **like)
         columns = triton.cdiv(len(xs), self.points) * self.points

@@ -54,7 +54,7 @@ def _add_moments(f, du, dg, g, cosine, y, x, packed, sums, ENVELOPED: tl.constex
     """Add the gradients of filter f and of the bias a_f to the sums, given ∂u and ∂g [hidden, points].
 
     They are sums over the points, of t = ∂g e cos and s = ∂g g, d the distance from the centre; those of μ lack a
-    factor γ², those of γ a factor −γ. Without an envelope s is 0:
+    factor γ², those of γ a factor −γ. Without an envelope s is 0; the sum for a_0, which is not there, is not used:
 
         a    W_y   μ_y   γ_y        ∂u   t y   s d_y   s d_y²
         b    W_x   μ_x   γ_x        t    t x   s d_x   s d_x²

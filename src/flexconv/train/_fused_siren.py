@@ -6,6 +6,7 @@ backward    ∂u_l = ∂h_l ⊙ ω_l cos ω_l u_l,   ∂A_l = ∂u_l h_{l−1}�
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,9 +40,8 @@ class FusedSirenStep:
         self.hidden = max(16, triton.next_power_of_2(parameters["maps.0.bias"].shape[1]))
         middle = self.sines - 1
         lengths = [3 * self.hidden, middle * self.hidden**2, middle * self.hidden, CHANNELS * self.hidden, CHANNELS]
-        self.starts = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
-        self.points = min(parts.POINTS, max(16, triton.next_power_of_2(len(xs))))
-        self.programs = parts.programs_for(len(xs), len(ys), pictures, self.points)
+        self.starts = [0, *itertools.accumulate(lengths)]
+        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures)
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, self.starts[-1], **like)
         self._layers = torch.empty(pictures, self.programs, self.sines, self.hidden, self.points, **like)
@@ -89,7 +89,7 @@ class FusedSirenStep:
     def _places(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Where the parameters are in [pictures, total], in their own shapes."""
         first, weights, biases, last, last_bias = (
-            packed[:, start:stop] for start, stop in zip(self.starts, self.starts[1:], strict=False)
+            packed[:, start:stop] for start, stop in itertools.pairwise(self.starts)
         )
         first = first.unflatten(1, (3, self.hidden))
         wholes = {"maps.0.bias": first[:, 0], "maps.0.weight": first[:, 1:].transpose(1, 2)}
