@@ -10,13 +10,13 @@ some steps, by precision and seed.
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 import torch
 from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports]
 
 from flexconv import train
+from flexconv.bench import measure
 from flexconv.train import _fused_parts as parts
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.fitting import _errors, _generator_maker
@@ -50,24 +50,14 @@ def choose(**choices: Any) -> None:
         setattr(parts, name, value)
 
 
-def milliseconds(group: FitGroup, steps: int = 40) -> float:
-    for _ in range(3):
-        group.step()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(steps):
-        group.step()
-    torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - began) / steps
-
-
 def speeds(variant: str, root: str | None) -> None:
     print("ms per step", *CUTS, f"{CUTS[0]}, tf32x3", sep=" | ")
     found = []
     for cut, precision in [*((cut, "tf32") for cut in CUTS), (CUTS[0], "tf32x3")]:
         choose(PRECISION=precision, **dict(zip(CUT, cut, strict=True)))
         try:
-            found.append(f"{milliseconds(group_of(variant, root)):.2f}")
+            times = measure({variant: group_of(variant, root).step}, torch.device("cuda"), seconds=0.3)
+            found.append(f"{times[variant].ms:.2f}")
         except OutOfResources:
             found.append("–")
     print(variant, *found, sep=" | ", flush=True)

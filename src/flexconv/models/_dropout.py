@@ -31,7 +31,7 @@ def draw(dropout: nn.Dropout | None, x: torch.Tensor) -> tuple[torch.Tensor | No
         return None, 1.0
     count = x.numel() + FURTHER_ON
     if x.is_cuda and not torch.compiler.is_compiling():  # torch.compile has no `random_`
-        # all 64 bits as they come; any narrower range takes a GPU a division for each word, longer than all the rest
+        # all 64 bits as they come; any narrower range takes a GPU a division for each word
         drawn = torch.empty(count // 8 + 1, dtype=torch.int64, device=x.device).random_(-(2**63), None)
     else:
         drawn = torch.randint(-(2**31), 2**31 - 1, (count // 4 + 1,), dtype=torch.int32, device=x.device)

@@ -125,7 +125,6 @@ class FusedStep:
             self._losses,
             len(self.xs),
             len(self.ys),
-            self._x_factors.shape[-1],
             1.0 / self.targets[0].numel(),
             self.targets.shape[1],
             FILTERS=sizes.filters,

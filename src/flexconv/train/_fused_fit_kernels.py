@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from ._fused_parts import add, compare, sine_and_cosine
+from ._fused_parts import add, compare, find, sine_and_cosine
 
 # where a channel of a filter has its numbers, packed into eight: those of y, and four further on those of x
 FREQUENCY, MU, GAMMA = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
@@ -39,12 +39,12 @@ def write_factors(
 
 
 @triton.jit
-def _filter(f, row, start, x_factors, y_factors, height, columns, H: tl.constexpr, B: tl.constexpr):
+def _filter(f, row, column, x_factors, y_factors, height, columns, H: tl.constexpr):
     """Filter f at some points of a row → g = e sin, and e cos, both [hidden, points]."""
     channel = tl.arange(0, H)
     of_row = y_factors + (f * height + row) * 2 * H + channel
     sine_y, cosine_y = tl.load(of_row)[:, None], tl.load(of_row + H)[:, None]
-    of_columns = x_factors + 2 * f * H * columns + channel[:, None] * columns + start + tl.arange(0, B)[None, :]
+    of_columns = x_factors + (2 * f * H + channel[:, None]) * columns + column[None, :]
     sine_x, cosine_x = tl.load(of_columns), tl.load(of_columns + H * columns)
     return sine_x * cosine_y + cosine_x * sine_y, cosine_x * cosine_y - sine_x * sine_y
 
@@ -78,13 +78,13 @@ def _add_moments(f, du, dg, g, cosine, y, x, packed, sums, ENVELOPED: tl.constex
 
 @triton.jit
 def step(
-    ys, xs, targets, packed, x_factors, y_factors, layers, sums, losses, width, height, columns, share, channels,
+    ys, xs, targets, packed, x_factors, y_factors, layers, sums, losses, width, height, share, channels,
     FILTERS: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MIX: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """One program: blocks of points of one picture, as many programs apart as there are."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
-    place = picture * programs + program
+    place, columns = picture * programs + program, tl.cdiv(width, B) * B
     targets += picture * channels * width * height
     packed += picture * TOTAL
     x_factors += picture * FILTERS * 2 * H * columns
@@ -99,20 +99,15 @@ def step(
     last_bias = tl.load(packed + AT_OUT_BIAS + colour)
     loss = 0.0
 
-    blocks = columns // B  # of a row
-    for block in range(program, height * blocks, programs):
-        row, start = block // blocks, block % blocks * B
-        column = start + tl.arange(0, B)
-        inside = column < width
-        y, x = tl.load(ys + row), tl.load(xs + column, mask=inside, other=0.0)
-
-        h, _ = _filter(0, row, start, x_factors, y_factors, height, columns, H, B)
+    for block in range(program, height * (columns // B), programs):
+        row, column, inside, y, x = find(block, width, ys, xs, B)
+        h, _ = _filter(0, row, column, x_factors, y_factors, height, columns, H)
         for layer in range(FILTERS - 1):
             a = tl.load(packed + AT_MIX + layer * H * H + square)
             bias = tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)
             u = tl.dot(a, h, input_precision=PRODUCTS) + bias[:, None]
             tl.store(layers + (layer + 1) * H * B + tile, u)
-            g, _ = _filter(layer + 1, row, start, x_factors, y_factors, height, columns, H, B)
+            g, _ = _filter(layer + 1, row, column, x_factors, y_factors, height, columns, H)
             h = g * u
 
         squared, dh = compare(
@@ -122,13 +117,13 @@ def step(
         loss += squared
 
         tl.debug_barrier()  # what one thread has stored, another may load
-        g, cosine = _filter(FILTERS - 1, row, start, x_factors, y_factors, height, columns, H, B)
+        g, cosine = _filter(FILTERS - 1, row, column, x_factors, y_factors, height, columns, H)
         u = tl.load(layers + (FILTERS - 1) * H * B + tile)
         for back in range(FILTERS - 1):
             layer = FILTERS - 2 - back
             du = dh * g
             _add_moments(layer + 1, du, dh * u, g, cosine, y, x, packed, sums, ENVELOPED, H)
-            g, cosine = _filter(layer, row, start, x_factors, y_factors, height, columns, H, B)
+            g, cosine = _filter(layer, row, column, x_factors, y_factors, height, columns, H)
             u = tl.load(layers + layer * H * B + tile)
             add(sums + AT_MIX + layer * H * H + square, tl.dot(du, tl.trans(g * u), input_precision=PRODUCTS))
             dh = tl.dot(tl.trans(tl.load(packed + AT_MIX + layer * H * H + square)), du, input_precision=PRODUCTS)

@@ -44,6 +44,15 @@ def sine_and_cosine(x):
 
 
 @triton.jit
+def find(block, width, ys, xs, B: tl.constexpr):
+    """Where a block of points lies → its row, columns [points] and which of them exist, its y, and x [points]."""
+    blocks = tl.cdiv(width, B)  # of a row
+    row, column = block // blocks, block % blocks * B + tl.arange(0, B)
+    inside = column < width
+    return row, column, inside, tl.load(ys + row), tl.load(xs + column, mask=inside, other=0.0)
+
+
+@triton.jit
 def add(place, value):
     """Add to what is there, in a place that no other program uses. Atomic, so that nobody waits for what was there."""
     tl.atomic_add(place, value, sem="relaxed")

@@ -16,7 +16,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..nn.kernels import SIREN, KernelGenerator
 from . import _fused_parts as parts
-from ._fused_parts import CHANNELS, add, compare, sine_and_cosine
+from ._fused_parts import CHANNELS, add, compare, find, sine_and_cosine
 
 
 class FusedSirenStep:
@@ -127,13 +127,8 @@ def _step(
     last_bias = tl.load(packed + AT_OUT_BIAS + colour)
     loss = 0.0
 
-    blocks = tl.cdiv(width, B)  # of a row
-    for block in range(program, height * blocks, programs):
-        row, start = block // blocks, block % blocks * B
-        column = start + tl.arange(0, B)
-        inside = column < width
-        y, x = tl.load(ys + row), tl.load(xs + column, mask=inside, other=0.0)
-
+    for block in range(program, height * tl.cdiv(width, B), programs):
+        row, column, inside, y, x = find(block, width, ys, xs, B)
         of_row = tl.load(packed + channel) + y * tl.load(packed + H + channel)
         u = of_row[:, None] + tl.load(packed + 2 * H + channel)[:, None] * x[None, :]
         tl.store(layers + tile, u)
