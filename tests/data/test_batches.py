@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from flexconv import data
 from flexconv.data import _batches
 from flexconv.data._augment import augmentation_bits, crop_flip
+from flexconv.data._layout import PixelsAsSteps, RowsAsSteps
 from flexconv.data._random import random_bits, shuffled
 
 MASK = 2**64 - 1
@@ -165,6 +166,17 @@ def test_augmentation_comes_before_resizing_and_belongs_to_the_sample():
     )
 
 
+@pytest.mark.parametrize("layout", [PixelsAsSteps(width=16), RowsAsSteps(channels=3)], ids=repr)
+def test_series_made_of_pictures_are_augmented_as_pictures(layout):
+    x, labels = torch.randint(0, 256, (20, 3, 11, 16), dtype=torch.uint8), torch.arange(20)
+    pictures, series = data.Split(x, labels), data.Split(layout.series(x), labels, layout=layout)
+    options = {"augment": "crop_flip", "seed": 2, "shuffle": True}
+    both = (data.DeviceBatches(split, 8, **options) for split in (pictures, series))
+    for (expected, *_), (x, *_) in zip(*both, strict=True):
+        assert torch.equal(layout.pictures(x), expected)
+        assert torch.equal(x, layout.series(expected))
+
+
 def test_padding_stays_zero_and_the_tail_is_appended():
     split = data.Split(
         torch.randn(6, 2, 5),
@@ -188,11 +200,23 @@ def sequence_split():
     return data.Split(torch.randn(20, 2, 5), torch.arange(20), lengths, mean=torch.ones(2, 1), tail=torch.ones(2, 3))
 
 
+def noise_padded_split():
+    layout = RowsAsSteps(channels=3)
+    return data.Split(
+        layout.series(torch.randint(0, 256, (20, 3, 16, 16))), torch.arange(20), tail=torch.ones(48, 5), layout=layout
+    )
+
+
 @pytest.mark.parametrize("resident_bytes", [2**30, 0])
 @pytest.mark.parametrize(
     ("split", "augment", "graphs"),
-    [(image_split(), "crop_flip", 1), (image_split().at_resolution(8), "crop", 0), (sequence_split(), None, 1)],
-    ids=["images", "resized images", "sequences"],
+    [
+        (image_split(), "crop_flip", 1),
+        (image_split().at_resolution(8), "crop", 0),
+        (sequence_split(), None, 1),
+        (noise_padded_split(), "crop_flip", 1),
+    ],
+    ids=["images", "resized images", "sequences", "rows as steps"],
 )
 def test_a_compiled_batch_is_the_same(split, augment, graphs, resident_bytes, monkeypatch):
     compiled = torch.compile(_batches._prepare.function, backend="aot_eager", fullgraph=True, dynamic=False)

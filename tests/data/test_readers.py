@@ -60,6 +60,8 @@ def test_cifar10_as_images_sequences_and_rows(tmp_path):
     rows = data.load("npcifar10", root=tmp_path, verify=False)
     assert rows.model_arguments == {"in_channels": 96, "num_classes": 10, "length": 1000}
     assert rows.train.inputs[3, 32 + 5, 7] == images.train.inputs[3, 1, 7, 5]  # green, column 5, at time 7
+    for series in (sequence.train, rows.train):
+        assert torch.equal(series.layout.pictures(series.inputs), images.train.inputs)
     x, _, _ = next(iter(data.DeviceBatches(rows.test, 4)))
     assert torch.equal(x[0, :, 32:], x[3, :, 32:])
     assert abs(float(x[0, :, 32:].std()) - 1) < 0.02

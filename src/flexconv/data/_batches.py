@@ -72,8 +72,10 @@ class DeviceBatches:
             raise ValueError(f"batch_size must be at least world_size = {world_size}, a sample each; got {batch_size}")
         if augment is not None and augment not in AUGMENTATIONS:
             unknown_name("augmentation", augment, AUGMENTATIONS)
-        if augment is not None and len(split.inputs.shape) != 4:
-            raise ValueError(f"augment={augment!r} is for images [N, C, H, W]; got {list(split.inputs.shape)}")
+        if augment is not None and len(split.inputs.shape) != 4 and split.layout is None:
+            raise ValueError(
+                f"augment={augment!r} is for images [N, C, H, W] and series made of them; got {list(split.inputs.shape)}"
+            )
         if not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating-point one; got {dtype}")
         if len(split) == 0 or (drop_last and len(split) < batch_size):
@@ -149,7 +151,9 @@ def _prepare(of: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, 
     """Gather, augment, resize, standardise: all on the device."""
     x = of._inputs[index] if rows is None else rows  # type: ignore[index]
     if bits is not None:
-        x = crop_flip(x, bits, flip=of.augment == "crop_flip")
+        layout = of.split.layout
+        x = crop_flip(x if layout is None else layout.pictures(x), bits, flip=of.augment == "crop_flip")
+        x = x if layout is None else layout.series(x)
     if of.split.resize_to is not None:
         x = resize_images(x, of.split.resize_to)
     x = torch.addcmul(of._offset, x.float(), of._gain)

@@ -16,6 +16,7 @@ import torch
 
 from ._dataset import Dataset, Download, Source, Statistics
 from ._files import DamagedDataError, DataFile
+from ._layout import Layout, PixelsAsSteps, RowsAsSteps
 from ._splits import Samples
 
 FOLDER = "cifar-10-batches-bin"
@@ -35,24 +36,23 @@ _ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(*_images(root), statistics=_statistics(protocol))
+    train, test = _images(root)
+    return Source(train, test, CLASSES, scale=1 / 255, statistics=_statistics(protocol))
 
 
 def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    train, test = (Samples(part.inputs.flatten(2), part.labels) for part in _images(root))
-    return _source(train, test, statistics=_statistics(protocol))
+    return _series(root, PixelsAsSteps(width=SIDE), statistics=_statistics(protocol))
 
 
 def _read_noise_padded(root: Path, *, protocol: str, seed: int, verify: bool, noise_seed: int = 0) -> Source:  # noqa: ARG001
     """noise_seed: of the one draw of noise. The paper's authors drew it anew for every seed of a run."""
-    train, test = (Samples(rows_as_steps(part.inputs), part.labels) for part in _images(root))
     tail = noise(seed if protocol == "paper" else noise_seed)
-    return _source(train, test, statistics=_statistics(protocol, repeat=SIDE), tail=tail)
+    return _series(root, RowsAsSteps(channels=3), statistics=_statistics(protocol, repeat=SIDE), tail=tail)
 
 
-def rows_as_steps(images: torch.Tensor) -> torch.Tensor:
-    """Images [N, C, H, W] as series [N, C · W, H]: time runs down the rows."""
-    return images.transpose(2, 3).flatten(1, 2).contiguous()
+def _series(root: Path, layout: Layout, *, statistics: Statistics, tail: torch.Tensor | None = None) -> Source:
+    train, test = (Samples(layout.series(part.inputs), part.labels) for part in _images(root))
+    return Source(train, test, CLASSES, scale=1 / 255, statistics=statistics, tail=tail, layout=layout)
 
 
 def noise(seed: int) -> torch.Tensor:
@@ -95,10 +95,6 @@ def _statistics(protocol: str, *, repeat: int = 1) -> Statistics:
         return "channel"
     mean, std = (tuple(value for value in numbers for _ in range(repeat)) for numbers in IMAGENET_STATISTICS)
     return mean, std
-
-
-def _source(train: Samples, test: Samples, *, statistics: Statistics, tail: torch.Tensor | None = None) -> Source:
-    return Source(train, test, CLASSES, scale=1 / 255, statistics=statistics, tail=tail)
 
 
 _ABOUT = {

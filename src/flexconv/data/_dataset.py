@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ._files import DataFile
+from ._layout import Layout
 from ._splits import Samples
 
 Statistics = Literal["channel", "time"] | tuple[tuple[float, ...], tuple[float, ...]]
@@ -40,6 +41,7 @@ class Source:
 
     statistics: "channel" or "time" (computed on the training part), or fixed numbers (means, stds) per channel.
     moments: Σx and Σx² per image and channel [N, C, 2] of `train`, where reading all of it would take long.
+    tail, layout: of series, see `Split`.
     """
 
     train: Samples
@@ -50,6 +52,7 @@ class Source:
     statistics: Statistics = "channel"
     moments: np.ndarray | None = None
     tail: torch.Tensor | None = None
+    layout: Layout | None = None
     note: str = ""
 
 

@@ -87,7 +87,7 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
         if samples is None:
             return None
         parts = (samples.inputs, samples.labels, samples.lengths)
-        return Split(*parts, scale=source.scale, mean=mean, std=std, tail=source.tail)
+        return Split(*parts, scale=source.scale, mean=mean, std=std, tail=source.tail, layout=source.layout)
 
     test = split(source.test)
     training = split(train)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .._arguments import per_axis
+from ._layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,7 @@ class Split(Samples):
 
     mean and std broadcast against one sample: [C, 1, …] per channel, or [1, L] per time index. They are those of the
     training part, in every part. `tail` [C, T] is a fixed continuation of every series (npCIFAR10's noise).
+    `layout`: of pictures in series that were made of them, which are augmented as pictures.
     `resize_to`: batches are brought to this image size, after augmentation.
     """
 
@@ -82,6 +84,7 @@ class Split(Samples):
     mean: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(()))
     std: torch.Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
     tail: torch.Tensor | None = None
+    layout: Layout | None = None
     resize_to: tuple[int, int] | None = None
 
     @property
