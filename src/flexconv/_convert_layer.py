@@ -16,10 +16,10 @@ from ._convert_find import COUNTERPARTS, Found
 from ._fit_kernels import output_map
 from .nn import GENERATORS, GaussianMask
 from .nn._conv import FlexConvNd, KernelFactory
+from .nn.kernels._mfn import USUAL_SCALE, USUAL_TAPS
 from .ops._geometry import Padding
 
 FLAT = 2.0  # σ of a mask over the whole grid, [−1, 1]
-_USUAL_GRID = 33  # generators draw their frequencies for a grid of about so many taps
 
 GridSize = int | Sequence[int]
 
@@ -121,11 +121,11 @@ def _mask_around(old: Sequence[int], grid: Sequence[int], **place: Any) -> Gauss
 def _suited(name: str, grid: Sequence[int], kernel_size: Sequence[int]) -> KernelFactory:
     """A generator that can meet a kernel of so many taps, and is no wilder between them than the grid can show."""
     taps = math.prod(max(taps, min(size, 3)) for taps, size in zip(kernel_size, grid, strict=True))  # masks keep ≥ 3
-    finer = (_USUAL_GRID - 1) / (max(grid) - 1)  # how much coarser this grid is than the usual one
+    finer = (USUAL_TAPS - 1) / (max(grid) - 1)  # how much coarser this grid is than the usual one
     options: dict[str, dict[str, float]] = {
-        "magnet": {"beta": finer},  # smaller γ, and frequencies ∝ γ
-        "gabor": {"beta": finer},
-        "fourier": {"input_scale": 25.6 / finer},
+        "magnet": {"beta": finer, "input_scale": USUAL_SCALE},  # smaller γ, and frequencies ∝ γ
+        "gabor": {"beta": finer, "input_scale": USUAL_SCALE},
+        "fourier": {"input_scale": USUAL_SCALE / finer},
         "siren": {"omega_0": 30.0 / finer},
         "nsiren": {"omega_0": 30.0 / finer},
     }

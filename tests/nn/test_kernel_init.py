@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexconv.nn import (
+    GENERATORS,
     MLP,
     NSIREN,
     SIREN,
@@ -284,3 +285,36 @@ def test_parameter_counts_of_jets(dims, order):
     derivatives = math.comb(order + dims, dims)
     layer = LAYERS[dims](3, 5, 9, kernel=partial(NJet, order=order), mask=None)
     assert count(layer) == derivatives * 15 + 1 + 5
+
+
+@pytest.mark.parametrize("name", ["magnet", "gabor", "fourier"])
+def test_first_frequencies_follow_the_grid_beyond_33_taps(name):
+    layer = FlexConv2d(1, 2, (17, 99), kernel=name)
+    alone = GENERATORS[name](2, 2)
+    for _ in range(2):
+        torch.manual_seed(3)
+        layer.reset_parameters()
+        torch.manual_seed(3)
+        alone.reset_parameters()
+        torch.testing.assert_close(layer.generator.frequency, alone.frequency * torch.tensor([1.0, 3.0]))
+    asked_for = FlexConv2d(1, 2, (17, 99), kernel=partial(GENERATORS[name], input_scale=25.6))
+    torch.manual_seed(3)
+    asked_for.reset_parameters()
+    torch.testing.assert_close(asked_for.generator.frequency, alone.frequency)
+
+
+def test_parameters_that_are_brought_along_are_left_alone():
+    brought = MAGNet(1, 6)
+    before = brought.frequency.clone()
+    FlexConv1d(2, 3, 500, kernel=brought, padding="causal")
+    assert torch.equal(brought.frequency, before)
+
+
+@pytest.mark.parametrize("length", [784, 1024, 16000])
+def test_kernels_of_long_sequences_can_change_from_tap_to_tap(length):
+    """95 % of their energy reaches up to as high a share of what the taps hold as in images."""
+    layer = FlexConv1d(8, 32, length, padding="causal", mask=GaussianMask(1, sigma=0.354))
+    kernel = layer.kernel().detach().flatten(0, 1)
+    energy = torch.fft.rfft(kernel - kernel.mean(-1, keepdim=True)).abs().square().mean(0)
+    reached = float((energy.cumsum(0) / energy.sum() < 0.95).double().mean())
+    assert 0.2 < reached < 0.8

@@ -292,6 +292,7 @@ class FlexConvNd(nn.Module):
     def reset_parameters(self) -> None:
         """Draw every parameter again, as if the layer were new."""
         self.generator.reset_parameters()
+        self.generator.refine_(self.kernel_size)
         if self.mask is not None:
             self.mask.reset_parameters()
         self._settle(fresh=True)
@@ -333,6 +334,8 @@ class FlexConvNd(nn.Module):
                 f"the kernel generator makes {generator.channels} channels in {generator.dims}D; this layer needs "
                 f"out_channels × in_channels / groups = {channels} in {self.dims}D"
             )
+        if generator is not kernel:
+            generator.refine_(self.kernel_size)
         return generator
 
     def _make_mask(

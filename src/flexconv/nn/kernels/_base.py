@@ -66,6 +66,9 @@ class KernelGenerator(nn.Module):
     def attach_(self, axes: Sequence[Axis]) -> None:
         """Learn which grid a layer samples. For generators whose values depend on the whole of it."""
 
+    def refine_(self, taps: Sequence[int]) -> None:
+        """Bring fresh parameters to a grid of so many taps per axis. For generators with frequencies of their own."""
+
     def focus_(self, center: Sequence[float], radius: Sequence[float]) -> None:
         """Move fresh parameters to where a mask looks, center ± radius. For generators with places of their own."""
 

@@ -25,7 +25,8 @@ class GaborNet(MultiplicativeFilterNetwork):
         gamma_shape: γ ~ Gamma(α/(l+1), β) in filter l = 0, 1, … ("per_filter": wide and narrow envelopes), or
             Gamma(α/filters, β) in all of them ("shared").
         alpha, beta: shape and rate of that Gamma distribution.
-        input_scale: sines start at W ~ U(±1/√D) · γ · input_scale/√filters.
+        input_scale: sines start at W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to 33 taps,
+            in proportion for a longer one.
         center, spread: envelope centres start at μ ~ U(center ± spread), numbers or one per axis. None: around the
             layer's mask, over 5/3 of its σ, or all of [−1, 1] without one. (The authors draw around 0 even where the
             mask sits at +1.)
@@ -44,7 +45,7 @@ class GaborNet(MultiplicativeFilterNetwork):
         gamma_shape: str = "shared",
         alpha: float = 6.0,
         beta: float = 1.0,
-        input_scale: float = 25.6,
+        input_scale: float | None = None,
         center: float | Sequence[float] | None = None,
         spread: float | Sequence[float] | None = None,
         steerable: bool = False,

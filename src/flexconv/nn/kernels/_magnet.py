@@ -27,7 +27,7 @@ class MAGNet(GaborNet):
         gamma_shape: str = "per_filter",
         alpha: float = 6.0,
         beta: float = 1.0,
-        input_scale: float = 25.6,
+        input_scale: float | None = None,
         center: float | Sequence[float] | None = None,
         spread: float | Sequence[float] | None = None,
         steerable: bool = False,

@@ -9,6 +9,7 @@ is known (`flexconv.spectrum`). n hidden maps make n + 1 filters; the paper's "3
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -18,12 +19,17 @@ from ..._matmul import matmul
 from ._base import KernelGenerator
 from ._linear import Affine, affine
 
+USUAL_SCALE, USUAL_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
+
 
 class MultiplicativeFilterNetwork(KernelGenerator):
     """The skeleton: stacked sines sin(W x + b), hidden maps, output map. Subclasses shape the filters.
 
     Parameters of all filters are stacked along their first axis: `frequency` [filters, hidden, D] in rad per unit,
     `phase` [filters, hidden], `mix_weight` [layers, hidden, hidden], `mix_bias` [layers, hidden].
+
+    `input_scale` sets the first frequencies. None: 25.6, and on an axis of more than 33 taps as much more as it is
+    longer, so that a kernel can change as much from tap to tap as on the paper's grid.
     """
 
     def __init__(
@@ -33,7 +39,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
         *,
         hidden: int,
         layers: int,
-        input_scale: float,
+        input_scale: float | None,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
@@ -41,7 +47,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
         self.hidden = positive_int("hidden", hidden)
         self.layers = positive_int("layers", layers)
         self.filters = layers + 1
-        self.input_scale = float(input_scale)
+        self.input_scale = None if input_scale is None else float(input_scale)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
@@ -54,12 +60,20 @@ class MultiplicativeFilterNetwork(KernelGenerator):
 
     def reset_parameters(self) -> None:
         """W ~ U(±1/√D) · input_scale/√filters, b ~ U(±π), every map U(±1/√hidden)."""
-        bound = self.input_scale / math.sqrt(self.filters) / math.sqrt(self.dims)
+        scale = USUAL_SCALE if self.input_scale is None else self.input_scale
+        bound = scale / math.sqrt(self.filters) / math.sqrt(self.dims)
         nn.init.uniform_(self.frequency, -bound, bound)
         nn.init.uniform_(self.phase, -math.pi, math.pi)
         for mix in (self.mix_weight, self.mix_bias):
             nn.init.uniform_(mix, -1 / math.sqrt(self.hidden), 1 / math.sqrt(self.hidden))
         self.output.reset_parameters()
+
+    def refine_(self, taps: Sequence[int]) -> None:
+        """Raise the frequencies to those of a longer grid, unless the user said what they are."""
+        if self.input_scale is None:
+            finer = torch.tensor([max(1.0, count / USUAL_TAPS) for count in taps])
+            with torch.no_grad():
+                self.frequency.mul_(finer.to(self.frequency))
 
     def filter_values(self, points: torch.Tensor) -> torch.Tensor:
         """All filters at points [n, D] → [filters, n, hidden]. Here: sin(W x + b)."""
@@ -81,4 +95,4 @@ class MultiplicativeFilterNetwork(KernelGenerator):
 
     def extra_repr(self) -> str:
         shape = f"{self.dims}, {self.channels}, hidden={self.hidden}, layers={self.layers}"
-        return f"{shape}, input_scale={self.input_scale:g}"
+        return shape if self.input_scale is None else f"{shape}, input_scale={self.input_scale:g}"
