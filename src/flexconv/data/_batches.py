@@ -74,7 +74,8 @@ class DeviceBatches:
             unknown_name("augmentation", augment, AUGMENTATIONS)
         if augment is not None and len(split.inputs.shape) != 4 and split.layout is None:
             raise ValueError(
-                f"augment={augment!r} is for images [N, C, H, W] and series made of them; got {list(split.inputs.shape)}"
+                f"augment={augment!r} is for images [N, C, H, W], and series with a layout of them; "
+                f"got {list(split.inputs.shape)} without one"
             )
         if not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating-point one; got {dtype}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..models._pretrained import shipped_names
 from ..train import FitRecipe
-from ..train.recipe import CrossResolutionRecipe
+from ..train.recipe import CrossResolutionRecipe, Recipe
 from ._ledger import Ledger
 from ._pictures import Pictures
 from ._work import run_folder
@@ -102,7 +102,7 @@ def estimate(name: str, ledger: Ledger) -> str:
     found = []
     for log in ledger.logs:
         other = log.recipe
-        same = not isinstance(other, FitRecipe) and (other.model, other.data.name) == (recipe.model, recipe.data.name)
+        same = not isinstance(other, FitRecipe) and _work(other) == _work(recipe)
         times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
         if same and times and not log.card.startswith("cpu"):
             found.append((statistics.median(times), log.path.name))
@@ -110,3 +110,8 @@ def estimate(name: str, ledger: Ledger) -> str:
         return "unknown"
     seconds, log_name = min(found)
     return f"{seconds * epochs / 60:.0f} minutes, by {seconds:.1f} s per epoch of {log_name}"
+
+
+def _work(recipe: Recipe | CrossResolutionRecipe) -> tuple[object, ...]:
+    """What an epoch takes its time for: not where masks and frequencies start."""
+    return recipe.model.name, recipe.model.options.get("generator"), recipe.data.name

@@ -49,7 +49,7 @@ TABLE = Table(
     ),
     notes=(
         "Sizes as printed, which are those for three input channels; sMNIST and pMNIST have one, npCIFAR10 has 96.",
-        "Low frequencies: kernels start with those of images, else with as many more as they are longer (docs/kernels.md).",
+        "Low frequencies: kernels start with those for images, else with higher ones (docs/kernels.md).",
         "Small masks: from 0.075, as in published commands for images; else from √0.125 (docs/masks.md).",
         "From 0.075 the twelve layers of FlexTCN-6 see 961 of 1,000 steps: the picture of npCIFAR10 lies before them.",
         "The CKCNN rows are copied from the CKConv paper, whose training was another.",

@@ -41,7 +41,7 @@ TABLE = Table(
     notes=(
         "Ours are chosen on the validation part too. CT has 429 test series: one is 0.23 %.",
         "Sizes as printed: those of SIREN and Fourier are swapped, the others those for one input channel.",
-        "Low frequencies: kernels start with those of images, else with as many more as they are longer (docs/kernels.md).",
+        "Low frequencies: kernels start with those for images, else with higher ones (docs/kernels.md).",
         "Small masks: from 0.075, as in published commands for images; else from √0.125 (docs/masks.md).",
         "At full rate: at a tenth of 0.001 small masks of FlexTCN-2 hardly grow, and it sees half of a series.",
         "The CKCNN row is copied from the CKConv paper.",

@@ -19,8 +19,8 @@ class KernelGenerator(nn.Module):
 
     Subclasses write `evaluate`, on a flat list of points; or, where they end in a linear map, `features` and
     `output_map`, which lets many layers share the work. Both run in float32 (float64 for float64 parameters), with
-    autocast off, whatever precision the convolution uses: arguments of sines reach 150 rad, where bfloat16 is wrong by
-    a per cent of the kernel.
+    autocast off, whatever precision the convolution uses: arguments of sines reach 150 rad on 33 taps, where bfloat16
+    is wrong by a per cent of the kernel, and more on longer grids.
 
     Arguments:
         dims: number of spatial axes D.

@@ -26,7 +26,7 @@ class GaborNet(MultiplicativeFilterNetwork):
             Gamma(α/filters, β) in all of them ("shared").
         alpha, beta: shape and rate of that Gamma distribution.
         input_scale: sines start at W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to 33 taps,
-            in proportion for a longer one.
+            in proportion for a longer one; a network that no layer made knows of no taps and keeps 25.6.
         center, spread: envelope centres start at μ ~ U(center ± spread), numbers or one per axis. None: around the
             layer's mask, over 5/3 of its σ, or all of [−1, 1] without one. (The authors draw around 0 even where the
             mask sits at +1.)
@@ -94,7 +94,7 @@ class GaborNet(MultiplicativeFilterNetwork):
 
     def _place_centres(self, center: Sequence[float], radius: Sequence[float]) -> None:
         with torch.no_grad():
-            self.mu.mul_(torch.tensor(radius).to(self.mu)).add_(torch.tensor(center).to(self.mu))
+            self.mu.mul_(self.mu.new_tensor(radius)).add_(self.mu.new_tensor(center))
 
     def envelopes(self, points: torch.Tensor) -> torch.Tensor:
         """exp(−½ Σ_d (γ_d (x_d − μ_d))²) at points [n, D] → [filters, n, hidden]."""

@@ -28,8 +28,8 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     Parameters of all filters are stacked along their first axis: `frequency` [filters, hidden, D] in rad per unit,
     `phase` [filters, hidden], `mix_weight` [layers, hidden, hidden], `mix_bias` [layers, hidden].
 
-    `input_scale` sets the first frequencies. None: 25.6, and on an axis of more than 33 taps as much more as it is
-    longer, so that a kernel can change as much from tap to tap as on the paper's grid.
+    `input_scale` sets the first frequencies. None: 25.6, and for an axis of more than 33 taps of the layer that makes
+    the network, as much more as it is longer, so that kernels can change from tap to tap as on the paper's grid.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     def refine_(self, taps: Sequence[int]) -> None:
         """Raise the frequencies to those of a longer grid, unless the user said what they are."""
         if self.input_scale is None:
-            finer = torch.tensor([max(1.0, count / USUAL_TAPS) for count in taps])
+            finer = self.frequency.new_tensor([max(1.0, count / USUAL_TAPS) for count in taps])
             with torch.no_grad():
-                self.frequency.mul_(finer.to(self.frequency))
+                self.frequency.mul_(finer)
 
     def filter_values(self, points: torch.Tensor) -> torch.Tensor:
         """All filters at points [n, D] → [filters, n, hidden]. Here: sin(W x + b)."""

@@ -1,0 +1,42 @@
+"""What becomes of long kernels in half precision."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from flexconv import materialize
+from flexconv.nn import FlexConv1d, GaussianMask
+
+
+def long_layer(taps):
+    return FlexConv1d(4, 8, taps, padding="causal", mask=GaussianMask(1, sigma=0.354))
+
+
+def relative_error(x, exact):
+    x, exact = x.detach().double(), exact.detach().double()
+    return float((x - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("taps", [1024, 16_000])
+def test_rounded_parameters_are_another_kernel_and_a_rounded_kernel_is_not(taps):
+    layer = long_layer(taps)
+    exact = layer.kernel()
+    rounded = copy.deepcopy(layer)
+    rounded.generator.bfloat16()
+    assert relative_error(rounded.kernel(), exact) > 0.05
+    plain = materialize(torch.nn.Sequential(layer)).bfloat16()
+    (weight,) = [p for p in plain.parameters() if p.ndim == 3]
+    assert relative_error(weight, exact) < 0.004
+
+
+def test_float32_is_enough_for_16_000_taps():
+    layer = long_layer(16_000)
+    assert relative_error(layer.kernel(), copy.deepcopy(layer).double().kernel()) < 1e-3
+
+
+def test_float16_does_not_hold_the_frequencies_of_16_000_taps():
+    highest = [float(long_layer(16_000).generator.frequency.detach().abs().max()) for _ in range(24)]
+    assert max(highest) > torch.finfo(torch.float16).max
