@@ -212,6 +212,7 @@ def test_the_table_of_names_makes_every_generator():
         (lambda: GaborNet(3, 2, steerable=True), "dims must be 2; got 3"),
         (lambda: NJet(1, 2)(torch.zeros(1, 3)), "an NJet outside a layer needs its unit"),
         (lambda: NJet(1, 2, order=-1), "order must be at least 0; got -1"),
+        (lambda: MAGNet(1, 2, input_scale=0.0), "input_scale must be positive"),
         (lambda: NJet(1, 2, unit=0.0), "unit must be positive"),
         (lambda: NJet(2, 2, unit=(0.1, -0.1)), "unit must be positive"),
         (lambda: NJet(2, 2, unit=(0.1, 0.1, 0.1)), "unit must be a number or have 2 entries"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..._arguments import positive_int
+from ..._arguments import positive, positive_int
 from ..._matmul import matmul
 from ._base import KernelGenerator
 from ._linear import Affine, affine
@@ -47,7 +47,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
         self.hidden = positive_int("hidden", hidden)
         self.layers = positive_int("layers", layers)
         self.filters = layers + 1
-        self.input_scale = None if input_scale is None else float(input_scale)
+        self.input_scale = None if input_scale is None else positive("input_scale", input_scale)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
