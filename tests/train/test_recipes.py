@@ -70,7 +70,7 @@ def test_a_recipe_is_understood(name):
     data = dataset(recipe.data.name)
     assert recipe.data.protocol in data.protocols
     assert set(recipe.data.options) <= set(options(recipe.data.name))
-    assert not recipe.data.augment or data.kind == "images" or recipe.data.name in ("scifar10", "npcifar10")
+    assert not recipe.data.augment or data.kind == "images" or recipe.data.name == "scifar10"
     model = model_of(recipe, device="meta")
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if recipe.optim.kernel_norm or recipe.alias is not None:

@@ -9,6 +9,7 @@ import torch
 
 from ._dataset import Dataset, Source
 from ._holdout import stratified_holdout
+from ._layout import PixelsAsSteps
 from ._splits import Samples
 
 TEST_SHARE, TEST_SEED = 0.2, 0  # fixed: the set has no published split
@@ -16,24 +17,25 @@ BRIGHTEST = 16
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(flat=False)
+    return _source(layout=None)
 
 
 def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(flat=True)
+    return _source(layout=PixelsAsSteps(width=8))
 
 
-def _source(*, flat: bool) -> Source:
+def _source(*, layout: PixelsAsSteps | None) -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError('the digits come with scikit-learn: pip install "flexconv[train]"') from error
     pixels, digits = load_digits(return_X_y=True)
     images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
-    samples = Samples(images.flatten(2) if flat else images, torch.from_numpy(np.asarray(digits, np.int64)))
+    inputs = images if layout is None else layout.series(images)
+    samples = Samples(inputs, torch.from_numpy(np.asarray(digits, np.int64)))
     kept, held = stratified_holdout(samples.labels, TEST_SHARE, seed=TEST_SEED)
     names = tuple(str(digit) for digit in range(10))
-    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / BRIGHTEST)
+    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / BRIGHTEST, layout=layout)
 
 
 _ABOUT = {

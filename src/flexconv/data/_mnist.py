@@ -13,6 +13,7 @@ import torch
 from ._dataset import Dataset, Download, Source, Statistics
 from ._files import DamagedDataError, DataFile
 from ._idx import read_idx
+from ._layout import PixelsAsSteps
 from ._splits import Samples
 
 FOLDER = "MNIST/raw"
@@ -48,17 +49,17 @@ _MIRRORS = (
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(root, protocol, flat=False)
+    return _source(root, protocol)
 
 
 def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(root, protocol, flat=True)
+    return _source(root, protocol, layout=PixelsAsSteps(width=28))
 
 
 def _read_permuted(root: Path, *, protocol: str, seed: int, verify: bool, permutation_seed: int = 0) -> Source:  # noqa: ARG001
     """permutation_seed: of the order of the pixels. The paper's authors drew one order per seed of a run."""
     drawn_from = seed if protocol == "paper" else permutation_seed
-    return _source(root, protocol, flat=True, order=pixel_order(drawn_from))
+    return _source(root, protocol, order=pixel_order(drawn_from))
 
 
 def pixel_order(seed: int) -> torch.Tensor:
@@ -66,7 +67,9 @@ def pixel_order(seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.RandomState(seed).permutation(28 * 28))
 
 
-def _source(root: Path, protocol: str, *, flat: bool, order: torch.Tensor | None = None) -> Source:
+def _source(
+    root: Path, protocol: str, *, layout: PixelsAsSteps | None = None, order: torch.Tensor | None = None
+) -> Source:
     parts = []
     for prefix in ("train", "t10k"):
         paths = [root / FOLDER / f"{prefix}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
@@ -75,15 +78,17 @@ def _source(root: Path, protocol: str, *, flat: bool, order: torch.Tensor | None
             raise DamagedDataError(
                 f"{paths[1]}: {len(labels):,} labels up to {int(labels.max())} for {len(images):,} images of digits"
             )
-        if flat:
+        if order is not None:
             images = images.flatten(2)
-            if order is not None and images.shape[2] != len(order):
+            if images.shape[2] != len(order):
                 raise DamagedDataError(f"{paths[0]}: images of {images.shape[2]} pixels, expected {len(order)}")
-            images = images if order is None else images[:, :, order]
+            images = images[:, :, order]
+        elif layout is not None:
+            images = layout.series(images)
         parts.append(Samples(images, labels.long()))
     statistics: Statistics = AUTHORS_STATISTICS if protocol == "paper" else "channel"
     names = tuple(str(digit) for digit in range(10))
-    return Source(parts[0], parts[1], names, scale=1 / 255, statistics=statistics)
+    return Source(parts[0], parts[1], names, scale=1 / 255, statistics=statistics, layout=layout)
 
 
 _ABOUT = {

@@ -76,7 +76,7 @@ class Split(Samples):
 
     mean and std broadcast against one sample: [C, 1, …] per channel, or [1, L] per time index. They are those of the
     training part, in every part. `tail` [C, T] is a fixed continuation of every series (npCIFAR10's noise).
-    `layout`: of pictures in series that were made of them, which are augmented as pictures.
+    `layout`: of pictures in series that were made of them, which are augmented as pictures; None for others.
     `resize_to`: batches are brought to this image size, after augmentation.
     """
 
