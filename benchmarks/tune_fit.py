@@ -27,12 +27,12 @@ IMAGES = ["kodim01", "kodim05", "kodim08", "kodim15", "kodim23"]
 CUT = ("POINTS", "WARPS", "PROGRAMS", "STAGES", "REGISTERS")  # of `_fused_parts.py`
 CUTS = [
     (128, 4, 264, 1, 255),
-    (128, 4, 132, 1, 255),
     (128, 4, 396, 1, 168),
     (128, 8, 264, 1, 128),
     (256, 8, 132, 1, 255),
-    (256, 8, 264, 1, 128),
-    (64, 4, 528, 1, 128),
+    (64, 2, 528, 1, 255),
+    (32, 1, 1056, 1, 255),  # warps by themselves, that wait for no other
+    (32, 1, 2112, 1, 128),
 ]
 
 
