@@ -102,7 +102,7 @@ def estimate(name: str, ledger: Ledger) -> str:
     found = []
     for log in ledger.logs:
         other = log.recipe
-        same = not isinstance(other, FitRecipe) and _work(other) == _work(recipe)
+        same = not isinstance(other, FitRecipe) and _cost(other) == _cost(recipe)
         times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
         if same and times and not log.card.startswith("cpu"):
             found.append((statistics.median(times), log.path.name))
@@ -112,6 +112,6 @@ def estimate(name: str, ledger: Ledger) -> str:
     return f"{seconds * epochs / 60:.0f} minutes, by {seconds:.1f} s per epoch of {log_name}"
 
 
-def _work(recipe: Recipe | CrossResolutionRecipe) -> tuple[object, ...]:
+def _cost(recipe: Recipe | CrossResolutionRecipe) -> tuple[object, ...]:
     """What an epoch takes its time for: not where masks and frequencies start."""
     return recipe.model.name, recipe.model.options.get("generator"), recipe.data.name
