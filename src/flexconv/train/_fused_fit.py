@@ -1,17 +1,15 @@
-"""A step of fitting multiplicative filter networks as one GPU kernel, by Triton.
+"""Steps of fitting multiplicative filter networks by a few GPU kernels, in Triton.
 
-The compiled twin in `fit_group.py` writes every hidden layer to memory and reads it back several times; a picture of
-half a million points is then limited by that. Here a program takes some points through the whole network, the loss, and
-back. Only the u_l leave the registers, for a place that stays in the cache:
+The compiled twin in `fit_group.py` writes many values per point and channel to memory and reads them back; a picture of
+half a million points is then limited by that. Here these are two: u_l, and in its time ∂u_l:
 
     forward     u_0 = 1,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
     backward    ∂u = ∂h ⊙ g,   ∂g = ∂h ⊙ u,   ∂A_l = ∂u h_{l−1}ᵀ,   ∂h_{l−1} = A_lᵀ ∂u
     filters     g = e · sin(W x + b),   e = exp(−½ Σ_d (γ_d (x_d − μ_d))²)
 
-On a grid a filter is two products of a factor of x and one of y, sin(α + β) = sin α cos β + cos α sin β, and e is the
-product of its two: a small kernel writes them down for every column and every row, and no point has a sine to compute.
-A program's points lie in one row. It adds its gradients up in a place of its own; their sum over programs is one
-operation at the end.
+A kernel goes forward through all layers, to the loss and to ∂u_n; then one for each layer goes back. So a program stays
+with one layer: it holds that layer's parameters and adds up its gradients in registers, over all of its points. A block
+of points lies in one row, where a filter is a function of x alone, and sums with y are y times a sum.
 """
 
 from __future__ import annotations
@@ -27,6 +25,8 @@ from ..nn.kernels import FourierNet, GaborNet, MAGNet
 from . import _fused_fit_kernels as kernels
 from . import _fused_parts as parts
 from ._fused_parts import CHANNELS
+
+ROOM = 4 << 30  # bytes for what is written for every point; a larger picture goes through it in parts
 
 
 class Sizes(NamedTuple):
@@ -63,13 +63,14 @@ class FusedStep:
         self.ys, self.xs = ys.contiguous(), xs.contiguous()
         pictures, filters, hidden, _ = parameters["frequency"].shape
         self.sizes = sizes = Sizes.of(filters, hidden)
-        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures)
+        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures, parts.FILTER_CUT)
+        self.blocks = len(ys) * triton.cdiv(len(xs), self.points)
+        self.at_once = min(self.blocks, max(1, ROOM // (4 * pictures * filters * sizes.hidden * self.points)))
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, sizes.total, **like)
-        columns = triton.cdiv(len(xs), self.points) * self.points
-        self._x_factors = torch.empty(pictures, filters, 2, sizes.hidden, columns, **like)  # 2: with a sine, a cosine
-        self._y_factors = torch.empty(pictures, filters, len(ys), 2, sizes.hidden, **like)
-        self._layers = torch.ones(pictures, self.programs, filters, sizes.hidden, self.points, **like)  # u_0 stays 1
+        tile = sizes.hidden, self.points
+        self._layers = torch.empty(pictures, filters - 2, self.at_once, *tile, **like)  # u_1 … u_{n−1}
+        self._changes = torch.empty(2, pictures, self.at_once, *tile, **like)  # ∂u of two layers
         self._sums = torch.empty(pictures, self.programs, sizes.total, **like)
         self._losses = torch.empty(pictures, self.programs, **like)
 
@@ -78,10 +79,10 @@ class FusedStep:
         """Set `.grad` of every parameter → the mean squared error of every picture [pictures]."""
         for name, place in self._places(self._packed):
             place.copy_(self.parameters[name])
-        self._write_factors(self.ys, self._y_factors.transpose(2, 3).transpose(3, 4), axis=0)
-        self._write_factors(self.xs, self._x_factors, axis=1)
         self._sums.zero_()
-        self._step()
+        self._losses.zero_()
+        for first in range(0, self.blocks, self.at_once):
+            self._go(first, min(self.at_once, self.blocks - first))
         gradients = self._sums.sum(1)
         gamma, vectors = self._vectors(self._packed)[..., 3], self._vectors(gradients)
         vectors[..., 2] *= gamma.square()
@@ -91,56 +92,46 @@ class FusedStep:
             self.parameters[name].grad = shared.contiguous()
         return self._losses.sum(1)
 
-    def _write_factors(self, line: torch.Tensor, factors: torch.Tensor, *, axis: int) -> None:
-        """Factors [pictures, filters, 2, hidden, points] of an axis at its coordinates [points]."""
-        sizes, length = self.sizes, factors.shape[-1]
-        launch: Any = kernels.write_factors[(triton.cdiv(length, parts.POINTS), sizes.filters, len(factors))]  # type: ignore[index]
-        launch(
-            line,
-            self._packed,
-            factors,
-            len(line),
-            length,
-            *factors.stride(),
-            AXIS=axis,
-            ENVELOPED="gamma" in self.parameters,
-            H=sizes.hidden,
-            B=parts.POINTS,
-            TOTAL=sizes.total,
-            num_warps=parts.WARPS,
-        )
-
-    def _step(self) -> None:
-        sizes = self.sizes
-        launch: Any = kernels.step[(self.programs, len(self.targets))]  # type: ignore[index]
+    def _go(self, first: int, blocks: int) -> None:
+        """Forward and back through all layers, for some blocks of points from the first."""
+        sizes, grid, (height, width) = self.sizes, (self.programs, len(self.targets)), self.targets.shape[2:]
+        options: dict[str, Any] = {
+            "FILTERS": sizes.filters,
+            "ENVELOPED": "gamma" in self.parameters,
+            "H": sizes.hidden,
+            "B": self.points,
+            "AT_MIX": sizes.mix_weight,
+            "TOTAL": sizes.total,
+            "PRODUCTS": parts.PRECISION,
+            "num_warps": parts.FILTER_CUT.warps,
+        }
+        changes, next_changes = self._changes
+        launch: Any = kernels.forward[grid]  # type: ignore[index]
         launch(
             self.ys,
             self.xs,
             self.targets,
             self._packed,
-            self._x_factors,
-            self._y_factors,
             self._layers,
+            changes,
             self._sums,
             self._losses,
-            len(self.xs),
-            len(self.ys),
+            width,
+            height,
+            first,
+            blocks,
             1.0 / self.targets[0].numel(),
             self.targets.shape[1],
-            FILTERS=sizes.filters,
-            ENVELOPED="gamma" in self.parameters,
-            H=sizes.hidden,
             C=CHANNELS,
-            B=self.points,
-            AT_MIX=sizes.mix_weight,
             AT_OUT=sizes.output_weight,
             AT_OUT_BIAS=sizes.output_bias,
-            TOTAL=sizes.total,
-            PRODUCTS=parts.PRECISION,
-            num_warps=parts.WARPS,
-            num_stages=parts.STAGES,
-            maxnreg=parts.REGISTERS,
+            **options,
         )
+        launch = kernels.back[grid]  # type: ignore[index]
+        for f in reversed(range(sizes.filters - 1)):
+            lines = self.ys, self.xs, self._packed, self._layers
+            launch(*lines, changes, next_changes, self._sums, width, first, blocks, f, LAST=f == 0, **options)
+            changes, next_changes = next_changes, changes
 
     def _vectors(self, packed: torch.Tensor) -> torch.Tensor:
         """The part [pictures, filters, hidden, 2, 4] of [pictures, total]."""

@@ -6,23 +6,33 @@ mostly one that each thread makes by itself.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton  # pyright: ignore[reportMissingImports]  (comes with torch where there is a GPU)
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-# chosen among those of results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries others
-POINTS, WARPS = 128, 4  # that a program works on at a time, at most, and how many threads, in 32s, share them
-PROGRAMS = 264  # for all pictures together: two for each multiprocessor of an H200
-STAGES = 1  # more, for loads ahead of their use, take registers that are short
-REGISTERS = 255  # of a thread, at most
 PRECISION = "tf32"  # of products; there, three times as many for those of float32 gave no better pictures
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
 
 
-def share_out(width: int, height: int, pictures: int) -> tuple[int, int]:
+class Cut(NamedTuple):
+    """How the work is cut up."""
+
+    points: int  # that a program works on at a time, at most
+    warps: int  # how many threads, in 32s, share them
+    programs: int  # for all pictures together
+
+
+# chosen among those of results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries others
+FILTER_CUT = Cut(64, 2, 528)
+SIREN_CUT = Cut(128, 4, 264)
+
+
+def share_out(width: int, height: int, pictures: int, cut: Cut) -> tuple[int, int]:
     """How many points, all in one row, a program takes at a time, and how many programs share a picture."""
-    points = min(POINTS, max(16, triton.next_power_of_2(width)))
-    return points, max(1, min(height * triton.cdiv(width, points), PROGRAMS // pictures))
+    points = min(cut.points, max(16, triton.next_power_of_2(width)))
+    return points, max(1, min(height * triton.cdiv(width, points), cut.programs // pictures))
 
 
 @triton.jit

@@ -41,7 +41,7 @@ class FusedSirenStep:
         middle = self.sines - 1
         lengths = [3 * self.hidden, middle * self.hidden**2, middle * self.hidden, CHANNELS * self.hidden, CHANNELS]
         self.starts = [0, *itertools.accumulate(lengths)]
-        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures)
+        self.points, self.programs = parts.share_out(len(xs), len(ys), pictures, parts.SIREN_CUT)
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, self.starts[-1], **like)
         self._layers = torch.empty(pictures, self.programs, self.sines, self.hidden, self.points, **like)
@@ -78,9 +78,8 @@ class FusedSirenStep:
             AT_OUT_BIAS=self.starts[4],
             TOTAL=self.starts[5],
             PRODUCTS=parts.PRECISION,
-            num_warps=parts.WARPS,
-            num_stages=parts.STAGES,
-            maxnreg=parts.REGISTERS,
+            num_warps=parts.SIREN_CUT.warps,
+            num_stages=1,
         )
         for name, place in self._places(self._sums.sum(1)):
             self.parameters[name].grad = place.contiguous()
