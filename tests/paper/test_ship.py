@@ -52,8 +52,8 @@ def test_its_log_is_among_the_results(name):
 def test_its_accuracy_is_the_one_in_its_log(name, capsys):
     folder = RunFolder(SHIPPED / name)
     results, recipe = folder.read_results(), folder.read_recipe()
-    if not results["device"].startswith("cpu"):
-        pytest.skip(f"was tested on {results['device']}")
+    if results["test_count"] > 1000:
+        pytest.skip(f"takes minutes: flexconv eval {name}")
     try:
         load_data(recipe)
     except MissingDataError:

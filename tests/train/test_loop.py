@@ -213,10 +213,22 @@ def test_other_settings_train_too(tmp_path, change):
     assert results["selected"] == "validation"
 
 
+def test_a_network_trained_in_bf16_is_tested_in_float32(tmp_path):
+    results = train.train(tiny_recipe(epochs=1, precision="bf16"), tmp_path)
+    model = from_pretrained(RunFolder(tmp_path).weights)
+    batches = train.run.DeviceBatches(train.load_data(tiny_recipe()).test, 100)
+    plain = train.evaluate(model, batches)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert train.evaluate_exactly(model, batches) == plain != train.evaluate(model, batches)
+    assert results["test_accuracy"] == plain.accuracy
+    assert results["test_loss"] == pytest.approx(plain.loss, rel=1e-6)
+
+
 def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path, monkeypatch):
-    seen, evaluate = [], loop.evaluate
-    for module in (loop, train.run):
-        monkeypatch.setattr(module, "evaluate", lambda *args: seen.append(args) or evaluate(*args))
+    seen = []
+    for module, name in ((loop, "evaluate"), (train.run, "evaluate_exactly")):
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, function=function: seen.append(args) or function(*args))
     results = train.train(tiny_recipe(data={"name": "digits"}, epochs=2), tmp_path)
     assert results["selected"] == "last"
     assert len(seen) == 1

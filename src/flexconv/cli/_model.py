@@ -106,15 +106,14 @@ def part_of(splits: DataSplits, part: str) -> Split:
 
 
 class Scorer:
-    """Scores models as a training run does at its end: same device, precision and batches give the same number."""
+    """Scores models as a training run does at its end."""
 
     def __init__(self, recipe: Recipe | None, *, device: str, batch_size: int | None) -> None:
         from ..train import DataRecipe, ModelRecipe, Recipe, make_fabric
 
-        if recipe is None:
-            recipe = Recipe(model=ModelRecipe(name=""), data=DataRecipe(name=""), batch_size=BATCH_SIZE)
-        self.batch_size = batch_size or recipe.batch_size
-        self.fabric = make_fabric(recipe, device)
+        plain = Recipe(model=ModelRecipe(name=""), data=DataRecipe(name=""), batch_size=BATCH_SIZE)
+        self.batch_size = batch_size or (recipe or plain).batch_size
+        self.device = make_fabric(plain, device).device
 
     def batches(self, split: Split, model: Model, *, shuffle: bool = False) -> DeviceBatches:
         """Batches of a split in the precision of a model."""
@@ -124,10 +123,9 @@ class Scorer:
 
         double = next(model.parameters()).dtype == torch.float64
         dtype = torch.float64 if double else torch.float32
-        return DeviceBatches(split, self.batch_size, shuffle=shuffle, device=self.fabric.device, dtype=dtype)
+        return DeviceBatches(split, self.batch_size, shuffle=shuffle, device=self.device, dtype=dtype)
 
     def __call__(self, model: Model, batches: DeviceBatches) -> Score:
-        from ..train import evaluate
+        from ..train import evaluate_exactly
 
-        with self.fabric.autocast():
-            return evaluate(model.to(self.fabric.device), batches)
+        return evaluate_exactly(model.to(self.device), batches)

@@ -43,7 +43,7 @@ def resample(
         if splits.train.lengths is not None:
             raise ValueError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
         batches = _batches_at(after, splits, "train", scorer, network, shuffle=True)
-        recalibrate_batchnorm(network.to(scorer.fabric.device), islice(batches, recalibrate))
+        recalibrate_batchnorm(network.to(scorer.device), islice(batches, recalibrate))
     there = scorer(network, _batches_at(after, splits, "test", scorer, network))
     rows = [
         ("×".join(map(str, size)), f"{100 * score.accuracy:.2f} %", f"{score.loss:.4f}")

@@ -15,7 +15,7 @@ except ImportError as error:
 
 from ._read import build_recipe, list_recipes, load_recipe
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from .evaluate import Score, evaluate
+from .evaluate import Score, evaluate, evaluate_exactly
 from .fitting import fit
 from .folder import RunError, RunFolder
 from .loop import DivergedError, Trainer
@@ -52,6 +52,7 @@ __all__ = [
     "build_recipe",
     "default_folder",
     "evaluate",
+    "evaluate_exactly",
     "fit",
     "fit_classifier",
     "list_recipes",

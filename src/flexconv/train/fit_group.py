@@ -25,8 +25,8 @@ class FitGroup:
 
     Every row of the grid has its own copy of the parameters: then their gradients are many short sums, one per row,
     and a sum over the rows. One sum over half a million points takes a GPU ten times as long as all the rest.
-    The step is compiled there, where it is limited by memory, or a few kernels (`_fused_fit.py`) for generators that these
-    are written for; a CPU goes through a few rows at a time, for its caches.
+    The step is compiled there, where it is limited by memory, or made of kernels (`_fused_fit.py`) for generators that
+    these are written for; a CPU goes through a few rows at a time, for its caches.
     """
 
     def __init__(self, generators: list[KernelGenerator], targets: torch.Tensor, recipe: FitRecipe) -> None:

@@ -21,7 +21,7 @@ from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
 from ._machine import machine, now
 from .display import Display, short_sizes
-from .evaluate import Score, evaluate
+from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
 from .folder import RunError, RunFolder
 from .loop import Trainer
@@ -224,8 +224,7 @@ def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) ->
         world_size=fabric.world_size,
         rank=fabric.global_rank,
     )
-    with fabric.autocast():
-        return evaluate(model.to(fabric.device), batches)
+    return evaluate_exactly(model.to(fabric.device), batches)
 
 
 def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric) -> dict[str, Any]:
