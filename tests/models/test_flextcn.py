@@ -182,3 +182,12 @@ def test_norms_that_know_no_lengths_are_refused():
     assert model(batch(), LENGTHS).shape == (4, 3)  # in eval mode it is pointwise
     with pytest.raises(TypeError, match="lengths needs a BatchNorm1d or a GroupNorm; this model has a SyncBatchNorm"):
         model.train()(batch(), LENGTHS)
+
+
+def test_masks_start_wide_and_options_leave_that_be():
+    def sigma(**options):
+        model = FlexTCN(in_channels=1, num_classes=2, length=50, widths=(4,), **options)
+        return model.blocks[0].conv1.mask.sigma.item()
+
+    assert sigma() == sigma(mask_options={"threshold": 0.2}) == pytest.approx(0.354)
+    assert sigma(mask_options={"sigma": 0.2}) == pytest.approx(0.2)

@@ -16,6 +16,7 @@ from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
 CONVOLUTIONS = ("flex", "ck", "plain")
 
 _SIZED_GENERATORS = ("njet",)  # have a size of their own: no mask; and no bias, as they were published
+_SIGMA = {1: 0.354, 2: 0.075}  # first, in networks: 0.075 leaves a sequence's last twelfth (docs/masks.md)
 
 
 class ConvolutionFactory:
@@ -28,7 +29,8 @@ class ConvolutionFactory:
             whole grid) or "plain" (`torch.nn.Conv2d`).
         generator: a name from `flexconv.nn.GENERATORS`. "njet" brings its own size, and takes neither mask nor bias.
         generator_options: keyword arguments of that generator, such as {"hidden": 16} or {"omega_0": 20.0}.
-        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}.
+        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. Without a
+            sigma, masks start with 0.075 in 2D and 0.354 in 1D.
         algorithm: how to convolve; see `flexconv.ops`.
 
     """
@@ -61,6 +63,7 @@ class ConvolutionFactory:
             raise ValueError(f"conv='plain' has no generator to give generator_options {generator_options!r}")
         if not self.masked and self.mask_options:
             raise ValueError(f"{conv=} with {generator=} has no mask to give mask_options {mask_options!r}")
+        self.mask_options.setdefault("sigma", _SIGMA[dims])
 
     def __call__(
         self, in_channels: int, out_channels: int, kernel_size: Sequence[int], *, stride: int = 1, bias: bool = True
