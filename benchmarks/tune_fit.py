@@ -17,17 +17,14 @@ from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissin
 from flexconv import train
 from flexconv.bench import measure
 from flexconv.train import _fused_parts as parts
-from flexconv.train._fused_parts import Cut
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.fitting import _errors, _generator_maker
 from flexconv.train.recipe import FitRecipe
 from flexconv.train.targets import load_targets
 
 IMAGES = ["kodim01", "kodim05", "kodim08", "kodim15", "kodim23"]
-CUTS = {
-    "FILTER_CUT": [Cut(64, 2, 528), Cut(32, 2, 528), Cut(32, 1, 1056), Cut(16, 1, 1056), Cut(128, 2, 528)],
-    "SIREN_CUT": [Cut(128, 4, 264), Cut(64, 2, 528), Cut(32, 1, 1056)],
-}
+CUT = ("POINTS", "WARPS", "PROGRAMS")  # of `_fused_parts.py`
+CUTS = [(64, 2, 1056), (64, 2, 528), (32, 2, 1056), (32, 1, 1056), (64, 4, 528)]
 
 
 def group_of(variant: str, root: str | None, seed: int = 0) -> FitGroup:
@@ -44,12 +41,10 @@ def choose(**choices: Any) -> None:
 
 
 def speeds(variant: str, root: str | None) -> None:
-    cut_of = "SIREN_CUT" if "siren" in variant else "FILTER_CUT"
-    cuts = CUTS[cut_of]
-    print("ms per step", *(tuple(cut) for cut in cuts), f"{tuple(cuts[0])}, tf32x3", sep=" | ")
+    print("ms per step", *CUTS, f"{CUTS[0]}, tf32x3", sep=" | ")
     found = []
-    for cut, precision in [*((cut, "tf32") for cut in cuts), (cuts[0], "tf32x3")]:
-        choose(PRECISION=precision, **{cut_of: cut})
+    for cut, precision in [*((cut, "tf32") for cut in CUTS), (CUTS[0], "tf32x3")]:
+        choose(PRECISION=precision, **dict(zip(CUT, cut, strict=True)))
         try:
             times = measure({variant: group_of(variant, root).step}, torch.device("cuda"), seconds=0.3)
             found.append(f"{times[variant].ms:.2f}")
@@ -77,7 +72,7 @@ if __name__ == "__main__":
     parser.add_argument("--root")
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
-    taken = {name: getattr(parts, name) for name in (*CUTS, "PRECISION")}
+    taken = {name: getattr(parts, name) for name in (*CUT, "PRECISION")}
     for variant in arguments.variants:
         speeds(variant, arguments.root)
         choose(**taken)

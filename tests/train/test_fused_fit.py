@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from flexconv.nn import GENERATORS
-from flexconv.train import _fused_fit, _fused_parts, _fused_siren
+from flexconv.train import _fused_fit, _fused_parts, _fused_step
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
@@ -29,9 +29,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 )
 @pytest.mark.parametrize("size", [(13, 17), (5, 70)])
 def test_loss_and_gradients_are_those_of_autograd(name, options, size, monkeypatch):
-    for cut in ("FILTER_CUT", "SIREN_CUT"):  # several blocks for a program and in a row, the last one not full
-        monkeypatch.setattr(_fused_parts, cut, getattr(_fused_parts, cut)._replace(points=32, programs=6))
-    monkeypatch.setattr(_fused_fit, "ROOM", 1 << 17)  # for a part of the rows at a time
+    monkeypatch.setattr(_fused_parts, "PROGRAMS", 6)  # several blocks each
+    monkeypatch.setattr(_fused_parts, "POINTS", 32)  # several of them in a row, the last one not full
+    monkeypatch.setattr(_fused_step, "ROOM", 1 << 17)  # for a part of the rows at a time
     monkeypatch.setattr(_fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
@@ -51,9 +51,9 @@ def test_loss_and_gradients_are_those_of_autograd(name, options, size, monkeypat
 
 
 def test_other_generators_are_left_to_the_compiler():
-    assert not _fused_siren.can_fuse_siren(GENERATORS["nsiren"](2, 3))
-    assert not _fused_siren.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
-    assert not _fused_siren.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
+    assert not _fused_fit.can_fuse_siren(GENERATORS["nsiren"](2, 3))
+    assert not _fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
+    assert not _fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
     assert not _fused_fit.can_fuse(GENERATORS["magnet"](1, 3))
     assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, steerable=True))
     assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, hidden=65))

@@ -63,10 +63,9 @@ class FitGroup:
         self.optimizer.step()
 
     def _fuse(self, generator: KernelGenerator) -> Callable[[], torch.Tensor] | None:
-        """Gradients of all parameters by one kernel; None where Triton, or a kernel for this generator, is missing."""
+        """Gradients of all parameters by a few kernels; None without Triton, or where none are for this generator."""
         try:
-            from ._fused_fit import FusedStep, can_fuse
-            from ._fused_siren import FusedSirenStep, can_fuse_siren
+            from ._fused_fit import FusedSirenStep, FusedStep, can_fuse, can_fuse_siren
         except ImportError:
             return None
         lines = self.rows[:, 0, 0], self.rows[0, 1]
