@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -222,6 +223,21 @@ def test_a_network_trained_in_bf16_is_tested_in_float32(tmp_path):
         assert train.evaluate_exactly(model, batches) == plain != train.evaluate(model, batches)
     assert results["test_accuracy"] == plain.accuracy
     assert results["test_loss"] == pytest.approx(plain.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_tests_are_without_tf32_and_leave_it_as_it_was(finished, request, precision):
+    backends = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    for backend in backends:
+        request.addfinalizer(partial(setattr, backend, "fp32_precision", backend.fp32_precision))
+        backend.fp32_precision = precision
+    seen = []
+    model = from_pretrained(finished[0].weights)
+    model.register_forward_hook(lambda *_: seen.append([backend.fp32_precision for backend in backends]))
+    batches = train.run.DeviceBatches(train.load_data(tiny_recipe()).test, 360)
+    assert train.evaluate_exactly(model, batches).accuracy == finished[1]["test_accuracy"]
+    assert seen == [["ieee", "ieee"]]
+    assert [backend.fp32_precision for backend in backends] == [precision] * 2
 
 
 def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path, monkeypatch):

@@ -18,7 +18,10 @@ def evaluate(
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Accuracy of a trained model. Of a run folder it is the number in its results.json."""
+    """Accuracy of a trained model. Of a run folder it is the number in its results.json.
+
+    Models are tested in float32, however they were trained.
+    """
     network, recipe, splits = load_with_data(model, data, root)
     split = part_of(splits, part)
     scorer = Scorer(recipe, device=device, batch_size=batch_size)

@@ -113,7 +113,7 @@ class Scorer:
 
         plain = Recipe(model=ModelRecipe(name=""), data=DataRecipe(name=""), batch_size=BATCH_SIZE)
         self.batch_size = batch_size or (recipe or plain).batch_size
-        self.device = make_fabric(plain, device).device
+        self.device = make_fabric(replace(recipe or plain, precision="fp32"), device).device
 
     def batches(self, split: Split, model: Model, *, shuffle: bool = False) -> DeviceBatches:
         """Batches of a split in the precision of a model."""

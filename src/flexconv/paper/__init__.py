@@ -4,7 +4,7 @@
     flexconv paper table3           one of them
 
 One module per table or figure: the published numbers and the recipes behind them. Nothing here is chosen on a test set:
-a recipe runs on the whole training set and its last epoch is tested once, or a validation part chooses the epoch.
+a recipe runs on the whole training set and its last epoch is tested, or a validation part chooses the epoch.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class Log:
             return NOTHING
         facts = self.results.get("source", self.results)
         names = {"last": "last epoch", "validation": "best validation epoch", "test": "best test epoch"}
-        return "last step" if isinstance(self.recipe, FitRecipe) else names.get(facts.get("selected"), NOTHING)
+        chosen = "last step" if isinstance(self.recipe, FitRecipe) else names.get(facts.get("selected"), NOTHING)
+        return f"{chosen}, again in float32" if "first_test" in facts else chosen
 
     @property
     def budget(self) -> str:

@@ -20,8 +20,10 @@ written by `flexconv paper all --markdown --out docs/images/results > docs/resul
 Ours: mean ± standard deviation over seeds (n − 1 in the denominator), how many (n), and the gap to the published
 number. Nothing is chosen on a test set: a recipe runs as it is on the whole training set and its last epoch is tested,
 once; where the data have a validation part of their own, that one chooses the epoch. The authors report their best
-*test* epoch unless it says otherwise. A run of another length is no result of its row: it is listed under the table
-with what differs. What differs from the paper, and why: [differences](differences.md).
+*test* epoch unless it says otherwise. Networks are tested in float32; numbers from before that was so are in the
+precision of the training, or, where it says so, tested again (`first_test` in `results.json` has the first number).
+A run of another length is no result of its row: it is listed under the table with what differs. What differs from the
+paper, and why: [differences](differences.md).
 """
 
 NETWORKS = """## Trained networks

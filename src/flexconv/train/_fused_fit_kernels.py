@@ -85,7 +85,7 @@ def forward(
     DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes u_1 … u_n and ∂y. A program: some `blocks` of a picture from the `first`, as many apart as there are."""
+    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`; each program takes as many of them."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL

@@ -9,10 +9,10 @@ from __future__ import annotations
 import triton  # pyright: ignore[reportMissingImports]  (comes with torch where there is a GPU)
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-# chosen among those of results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries others
+# from results/bench/tune_fit_h200.txt, where kernels were slightly others; `python -m benchmarks.tune_fit` tries more
 POINTS, WARPS = 64, 2  # that a program works on at a time, at most, and how many threads, in 32s, share them
 PROGRAMS = 1056  # for all pictures together: eight for each multiprocessor of an H200
-FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there
+FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there (not measured yet)
 PRECISION = "tf32"  # of products; there, three times as many for those of float32 gave no better pictures
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
@@ -20,9 +20,9 @@ CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
 
 @triton.jit
 def wave(half_turns, e):
-    """e sin πv and e cos πv, by polynomials around the nearest whole number n, where both have the sign (−1)ⁿ.
+    """e sin πv and e cos πv for |v| ≤ 2²², by polynomials around the nearest whole number n; exact to float32.
 
-    Adding 1.5 · 2²³ leaves no digits behind the point: the last bit of the sum says whether n is odd.
+    Both have the sign (−1)ⁿ. Adding 1.5 · 2²³ leaves no digits behind the point: the sum's last bit says if n is odd.
     """
     rounded = half_turns + 12582912.0
     r = half_turns - (rounded - 12582912.0)

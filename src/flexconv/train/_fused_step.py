@@ -12,7 +12,7 @@ import triton  # pyright: ignore[reportMissingImports]  (comes with torch where 
 from . import _fused_parts as parts
 from ._fused_parts import CHANNELS
 
-ROOM = 4 << 30  # bytes for what is written for every point; a larger picture goes through it in parts
+ROOM = 4 << 30  # bytes for what is written for every point, at most; a larger picture goes through it in parts
 
 
 class LayeredStep:
@@ -20,7 +20,7 @@ class LayeredStep:
 
     `parameters` are stacked over the pictures. For the kernels all of a picture's are packed into one row, and so are
     their gradients: vectors [depth, hidden, numbers], the maps between layers [depth − 1, hidden, hidden], the output
-    map [CHANNELS, hidden] and its bias. `hidden` is a power of two there, what it is too wide for is 0.
+    map [CHANNELS, hidden] and its bias. `hidden` is a power of two there, padded with zeros.
     """
 
     kernels: Any  # a module with the kernels `forward` and `back`
@@ -47,7 +47,7 @@ class LayeredStep:
         self.blocks = len(ys) * triton.cdiv(width, self.points)
         self.programs = max(1, min(self.blocks, parts.PROGRAMS // pictures))
         block_bytes = 4 * pictures * ((depth + 1) * self.hidden + CHANNELS) * self.points
-        self.at_once = min(self.blocks, max(1, ROOM // block_bytes))
+        self.at_once = min(self.blocks, max(1, _room(targets.device) // block_bytes))
 
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, self.starts[-1], **like)
@@ -119,3 +119,8 @@ class LayeredStep:
             out.unflatten(1, (CHANNELS, self.hidden)),
             bias,
         )
+
+
+def _room(device: torch.device) -> int:
+    """Bytes to use: half of what is free, where that is less."""
+    return min(ROOM, torch.cuda.mem_get_info(device)[0] // 2) if device.type == "cuda" else ROOM
