@@ -158,7 +158,7 @@ def test_a_fit_goes_on_where_it_was_stopped(step, saves, tmp_path, monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_signal_saves_a_fit(at_once, tmp_path, monkeypatch):
     """It goes on with as many targets side by side as it began with, whatever the recipe says by then."""
-    whole = fit(recipe(), tmp_path / "whole")
+    whole = fit(recipe(images_at_once=at_once), tmp_path / "whole")
     one = FitGroup.step
 
     def signalled(group):
