@@ -35,7 +35,7 @@ class FlexTCN(Model):
         kernel_size: the grid itself, in place of length.
         widths: channels of each block.
         conv: "flex" or "ck" (no mask: CKConv).
-        generator, generator_options, mask_options, algorithm: as in `FlexNet`.
+        generator, generator_options, mask_options, algorithm: as in `FlexNet`; but masks start with sigma = 0.354.
         norm: "batch", or "layer": over channels and time of each sequence.
         dropout: share of single activations dropped, twice in each block.
         readout: "last" time step, "mean" over time, or "every" step: logits [batch, num_classes, length].
