@@ -26,10 +26,12 @@ def _read(f, packed, H: tl.constexpr):
 def _filter(numbers, y, x, like, ENVELOPED: tl.constexpr):
     """A filter at points of a row → g = e sin, and e cos, both [hidden, points].
 
-    `like`, a finite number or such values, changes nothing, but has each thread compute what it holds of them.
+    `like`, finite values of that shape, changes nothing, but has each thread compute what it holds of them.
     """
     w_y, mu_y, gamma_y, w_x, mu_x, gamma_x, phase = numbers
-    angle = w_x[:, None] * x[None, :] + (w_y * y + phase)[:, None] + 0.0 * like
+    angle = w_x[:, None] * x[None, :] + (w_y * y + phase)[:, None]
+    if like is not None:
+        angle += 0.0 * like
     if ENVELOPED:
         of_row = gamma_y * (y - mu_y)
         d = gamma_x[:, None] * x[None, :] - (gamma_x * mu_x)[:, None]
@@ -85,7 +87,7 @@ def forward(
     DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`; each program takes as many of them."""
+    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL
@@ -99,13 +101,13 @@ def forward(
 
     for block in range(program, blocks, programs):
         row, column, inside, y, x = find(first + block, width, ys, xs, B)
-        h, _ = _filter(_read(0, packed, H), y, x, 0.0, ENVELOPED)
+        h, _ = _filter(_read(0, packed, H), y, x, None, ENVELOPED)
         for layer in range(DEPTH - 1):
             a = tl.load(packed + AT_MAPS + layer * H * H + square)
             bias = tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)
             u = tl.dot(a, h, input_precision=PRODUCTS) + bias[:, None]
             tl.store(layers + ((picture * (DEPTH - 1) + layer) * blocks + block) * (H * B) + tile, u)
-            g, _ = _filter(_read(layer + 1, packed, H), y, x, 0.0, ENVELOPED)
+            g, _ = _filter(_read(layer + 1, packed, H), y, x, None, ENVELOPED)
             h = g * u
         squared, d = compare(
             h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share, C, PRODUCTS

@@ -32,7 +32,7 @@ def forward(
     DEPTH: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`; each program takes as many of them."""
+    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from ._fused_parts import CHANNELS
 ROOM = 4 << 30  # bytes for what is written for every point, at most; a larger picture goes through it in parts
 
 
-class LayeredStep:
+class LayeredStep(ABC):
     """Loss and gradients of networks on a grid, for targets [pictures, channels, height, width].
 
     `parameters` are stacked over the pictures. For the kernels all of a picture's are packed into one row, and so are
@@ -102,9 +103,9 @@ class LayeredStep:
         """What else the kernels are compiled for."""
         return {}
 
+    @abstractmethod
     def _places(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Where each parameter is in [pictures, total], in its own shape."""
-        raise NotImplementedError
 
     def _gradients(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradient of each parameter from sums [pictures, total]."""
