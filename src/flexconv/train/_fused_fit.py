@@ -1,7 +1,7 @@
 """Steps of fitting generators to pictures by a few GPU kernels, in Triton.
 
 The compiled twin in `fit_group.py` writes many values per point and channel to memory and reads them back; a picture of
-half a million points is then limited by that. Here these are two: u_l, and in its time ∂u_l
+half a million points is then limited by that. Here these are two, in bfloat16: u_l, and in its time ∂u_l
 (and ∂y for every point and colour).
 
     forward     h_0 = g_0,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
@@ -33,6 +33,7 @@ class FusedStep(LayeredStep):
 
     kernels = _fused_fit_kernels
     numbers = 8
+    cut = 64, 2
 
     def __init__(
         self, parameters: Mapping[str, torch.Tensor], targets: torch.Tensor, ys: torch.Tensor, xs: torch.Tensor
@@ -75,6 +76,7 @@ class FusedSirenStep(LayeredStep):
 
     kernels = _fused_siren_kernels
     numbers = 4
+    cut = 32, 1
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from ._fused_parts import add, compare, find, gather, wave
+from ._fused_parts import add, compare, find, gather, keep, recall, wave
 
 # where a channel of a filter has its numbers, packed into eight: those of y, and four further on those of x
 FREQUENCY, MU, GAMMA = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
@@ -84,7 +84,7 @@ def _add_moments(f, du, moments, numbers, sums, H: tl.constexpr):
 @triton.jit
 def forward(
     ys, xs, targets, packed, layers, errors, sums, losses, width, height, first, blocks, share, channels,
-    DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
+    DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
@@ -92,9 +92,8 @@ def forward(
     targets += picture * channels * width * height
     packed += picture * TOTAL
 
-    channel, colour, column_of_tile = tl.arange(0, H), tl.arange(0, C), tl.arange(0, B)
+    channel, colour = tl.arange(0, H), tl.arange(0, C)
     square = channel[:, None] * H + channel[None, :]  # [out, in]
-    tile = channel[:, None] * B + column_of_tile[None, :]
     last_map = tl.load(packed + AT_OUT + colour[:, None] * H + channel[None, :])
     last_bias = tl.load(packed + AT_OUT_BIAS + colour)
     bias_sum, loss = tl.zeros((C, 4), tl.float32), 0.0
@@ -106,7 +105,7 @@ def forward(
             a = tl.load(packed + AT_MAPS + layer * H * H + square)
             bias = tl.load(packed + ((layer + 1) * H + channel) * 8 + BIAS)
             u = tl.dot(a, h, input_precision=PRODUCTS) + bias[:, None]
-            tl.store(layers + ((picture * (DEPTH - 1) + layer) * blocks + block) * (H * B) + tile, u)
+            keep(layers, (picture * (DEPTH - 1) + layer) * blocks + block, u, ROWS)
             g, _ = _filter(_read(layer + 1, packed, H), y, x, None, ENVELOPED)
             h = g * u
         squared, d = compare(
@@ -114,7 +113,7 @@ def forward(
         )
         loss += squared
         bias_sum += gather(d, C, B)
-        tl.store(errors + (picture * blocks + block) * (C * B) + colour[:, None] * B + column_of_tile[None, :], d)
+        keep(errors, picture * blocks + block, d, C)
 
     place = picture * programs + program
     add(sums + place * TOTAL + AT_OUT_BIAS + colour, tl.sum(bias_sum, 1))
@@ -124,8 +123,8 @@ def forward(
 @triton.jit
 def back(
     ys, xs, packed, layers, changes, next_changes, sums, width, first, blocks, f, at_map,
-    AFTER: tl.constexpr, LAST: tl.constexpr,
-    DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, B: tl.constexpr,
+    AFTER: tl.constexpr, ROWS_AFTER: tl.constexpr, LAST: tl.constexpr,
+    DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, B: tl.constexpr,
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """From the changes after a map, ∂u_{f+1} or ∂y [AFTER, points], to ∂u_f. Adds up the gradients of map and filter f.
@@ -136,10 +135,8 @@ def back(
     packed += picture * TOTAL
     sums += (picture * programs + program) * TOTAL
 
-    channel, channel_after, column_of_tile = tl.arange(0, H), tl.arange(0, AFTER), tl.arange(0, B)
+    channel, channel_after = tl.arange(0, H), tl.arange(0, AFTER)
     matrix = at_map + channel_after[:, None] * H + channel[None, :]
-    tile = channel[:, None] * B + column_of_tile[None, :]
-    tile_after = channel_after[:, None] * B + column_of_tile[None, :]
     a = tl.load(packed + matrix)
     numbers = _read(f, packed, H)
     a_sum, nothing = tl.zeros((AFTER, H), tl.float32), tl.zeros((H, 4), tl.float32)
@@ -147,17 +144,17 @@ def back(
 
     for block in range(program, blocks, programs):
         _, _, _, y, x = find(first + block, width, ys, xs, B)
-        change = tl.load(changes + (picture * blocks + block) * (AFTER * B) + tile_after)
+        change = recall(changes, picture * blocks + block, AFTER, B, ROWS_AFTER)
         dh = tl.dot(tl.trans(a), change, input_precision=PRODUCTS)
         g, cosine = _filter(numbers, y, x, dh, ENVELOPED)
         if LAST:
             h, dg = g, dh
         else:
-            u = tl.load(layers + ((picture * (DEPTH - 1) + f - 1) * blocks + block) * (H * B) + tile)
+            u = recall(layers, (picture * (DEPTH - 1) + f - 1) * blocks + block, H, B, ROWS)
             h, dg = g * u, dh * u
             du = dh * g
             du_sum += gather(du, H, B)
-            tl.store(next_changes + (picture * blocks + block) * (H * B) + tile, du)
+            keep(next_changes, picture * blocks + block, du, ROWS)
         a_sum = tl.dot(change, tl.trans(h), a_sum, input_precision=PRODUCTS)
         moments = _gather_moments(dg, g, cosine, y, x, moments, ENVELOPED, H, B)
 

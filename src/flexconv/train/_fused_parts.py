@@ -6,14 +6,15 @@ transpose then, and a sum over points is mostly one that each thread makes by it
 
 from __future__ import annotations
 
+import torch
 import triton  # pyright: ignore[reportMissingImports]  (comes with torch where there is a GPU)
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-# from results/bench/tune_fit_h200.txt, where kernels were slightly others; `python -m benchmarks.tune_fit` tries more
-POINTS, WARPS = 64, 2  # that a program works on at a time, at most, and how many threads, in 32s, share them
+# from results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries more
 PROGRAMS = 1056  # for all pictures together: eight for each multiprocessor of an H200
-FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there (not measured yet)
+FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there
 PRECISION = "tf32"  # of products; there, three times as many for those of float32 gave no better pictures
+KEPT = torch.bfloat16  # type of what is written for every point to be read on the way back; y and E do not depend on it
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
 
@@ -46,6 +47,22 @@ def find(block, width, ys, xs, B: tl.constexpr):
 def gather(values, H: tl.constexpr, B: tl.constexpr):
     """Sums [hidden, 4] over points [hidden, points]: those that a thread has of a matrix product, no others."""
     return tl.sum(tl.sum(tl.reshape(values, (H, B // 8, 4, 2)), 3), 1)
+
+
+@triton.jit
+def keep(tiles, number, values, ROWS: tl.constexpr):
+    """Write the first rows of [hidden, points] to the tile of that number; those after them are padding."""
+    H: tl.constexpr = values.shape[0]
+    B: tl.constexpr = values.shape[1]
+    row, point = tl.arange(0, H)[:, None], tl.arange(0, B)[None, :]
+    tl.store(tiles + number * (ROWS * B) + row * B + point, values, mask=row < ROWS)
+
+
+@triton.jit
+def recall(tiles, number, H: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr):
+    """What `keep` has written, and zeros below it, as float32 [hidden, points]."""
+    row, point = tl.arange(0, H)[:, None], tl.arange(0, B)[None, :]
+    return tl.load(tiles + number * (ROWS * B) + row * B + point, mask=row < ROWS, other=0.0).to(tl.float32)
 
 
 @triton.jit

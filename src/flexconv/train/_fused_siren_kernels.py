@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from ._fused_parts import add, compare, find, gather, wave
+from ._fused_parts import add, compare, find, gather, keep, recall, wave
 
 # where a channel of a layer has its numbers, packed into four: b or a_f, the first map's W, and the layer's ω
 BIAS, W_Y, W_X, OMEGA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
@@ -29,7 +29,7 @@ def _first(packed, y, x, H: tl.constexpr):
 @triton.jit
 def forward(
     ys, xs, targets, packed, layers, errors, sums, losses, width, height, first, blocks, share, channels,
-    DEPTH: tl.constexpr, H: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
+    DEPTH: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
@@ -37,9 +37,8 @@ def forward(
     targets += picture * channels * width * height
     packed += picture * TOTAL
 
-    channel, colour, column_of_tile = tl.arange(0, H), tl.arange(0, C), tl.arange(0, B)
+    channel, colour = tl.arange(0, H), tl.arange(0, C)
     square = channel[:, None] * H + channel[None, :]  # [out, in]
-    tile = channel[:, None] * B + column_of_tile[None, :]
     last_map = tl.load(packed + AT_OUT + colour[:, None] * H + channel[None, :])
     last_bias = tl.load(packed + AT_OUT_BIAS + colour)
     bias_sum, loss = tl.zeros((C, 4), tl.float32), 0.0
@@ -51,14 +50,14 @@ def forward(
             a = tl.load(packed + AT_MAPS + layer * H * H + square)
             vectors = packed + ((layer + 1) * H + channel) * 4
             u = tl.dot(a, h, input_precision=PRODUCTS) + tl.load(vectors + BIAS)[:, None]
-            tl.store(layers + ((picture * (DEPTH - 1) + layer) * blocks + block) * (H * B) + tile, u)
+            keep(layers, (picture * (DEPTH - 1) + layer) * blocks + block, u, ROWS)
             h, _ = _sine(u, tl.load(vectors + OMEGA))
         squared, d = compare(
             h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share, C, PRODUCTS
         )
         loss += squared
         bias_sum += gather(d, C, B)
-        tl.store(errors + (picture * blocks + block) * (C * B) + colour[:, None] * B + column_of_tile[None, :], d)
+        keep(errors, picture * blocks + block, d, C)
 
     place = picture * programs + program
     add(sums + place * TOTAL + AT_OUT_BIAS + colour, tl.sum(bias_sum, 1))
@@ -68,8 +67,9 @@ def forward(
 @triton.jit
 def back(
     ys, xs, packed, layers, changes, next_changes, sums, width, first, blocks, f, at_map,
-    AFTER: tl.constexpr, LAST: tl.constexpr,
-    DEPTH: tl.constexpr, H: tl.constexpr, B: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
+    AFTER: tl.constexpr, ROWS_AFTER: tl.constexpr, LAST: tl.constexpr,
+    DEPTH: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, B: tl.constexpr,
+    TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """From the changes after a map, ∂u_{f+1} or ∂y [AFTER, points], to ∂u_f. Adds up the gradients of map and bias.
 
@@ -79,10 +79,8 @@ def back(
     packed += picture * TOTAL
     sums += (picture * programs + program) * TOTAL
 
-    channel, channel_after, column_of_tile = tl.arange(0, H), tl.arange(0, AFTER), tl.arange(0, B)
+    channel, channel_after = tl.arange(0, H), tl.arange(0, AFTER)
     matrix = at_map + channel_after[:, None] * H + channel[None, :]
-    tile = channel[:, None] * B + column_of_tile[None, :]
-    tile_after = channel_after[:, None] * B + column_of_tile[None, :]
     a = tl.load(packed + matrix)
     omega = tl.load(packed + (f * H + channel) * 4 + OMEGA)
     a_sum, du_sum = tl.zeros((AFTER, H), tl.float32), tl.zeros((H, 4), tl.float32)
@@ -90,12 +88,12 @@ def back(
 
     for block in range(program, blocks, programs):
         _, _, _, y, x = find(first + block, width, ys, xs, B)
-        change = tl.load(changes + (picture * blocks + block) * (AFTER * B) + tile_after)
+        change = recall(changes, picture * blocks + block, AFTER, B, ROWS_AFTER)
         dh = tl.dot(tl.trans(a), change, input_precision=PRODUCTS)
         if LAST:
             u = _first(packed, y, x, H)
         else:
-            u = tl.load(layers + ((picture * (DEPTH - 1) + f - 1) * blocks + block) * (H * B) + tile)
+            u = recall(layers, (picture * (DEPTH - 1) + f - 1) * blocks + block, H, B, ROWS)
         h, slope = _sine(u + 0.0 * dh, omega)  # 0: each thread computes what it has of ∂h
         du = dh * slope
         part = gather(du, H, B)
@@ -103,7 +101,7 @@ def back(
         if LAST:
             of_y, of_x = of_y + part * y, of_x + gather(du * x[None, :], H, B)
         else:
-            tl.store(next_changes + (picture * blocks + block) * (H * B) + tile, du)
+            keep(next_changes, picture * blocks + block, du, ROWS)
         a_sum = tl.dot(change, tl.trans(h), a_sum, input_precision=PRODUCTS)
 
     add(sums + matrix, a_sum)

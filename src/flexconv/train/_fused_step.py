@@ -26,6 +26,7 @@ class LayeredStep(ABC):
 
     kernels: Any  # a module with the kernels `forward` and `back`
     numbers: int  # of a channel of a layer
+    cut: tuple[int, int]  # points that a program works on at a time, at most, and how many threads, in 32s, share them
 
     def __init__(
         self,
@@ -40,21 +41,23 @@ class LayeredStep(ABC):
         self.parameters, self.targets = parameters, targets.contiguous()
         self.ys, self.xs = ys.contiguous(), xs.contiguous()
         self.depth, self.hidden = depth, max(16, triton.next_power_of_2(hidden))
+        self.rows = 8 * triton.cdiv(hidden, 8)  # that are written of it
         lengths = [self.numbers * depth * self.hidden, (depth - 1) * self.hidden**2, CHANNELS * self.hidden, CHANNELS]
         self.starts = [0, *itertools.accumulate(lengths)]
 
         pictures, width = len(targets), len(xs)
-        self.points = min(parts.POINTS, max(16, triton.next_power_of_2(width)))
+        self.points = min(self.cut[0], max(16, triton.next_power_of_2(width)))
         self.blocks = len(ys) * triton.cdiv(width, self.points)
         self.programs = max(1, min(self.blocks, parts.PROGRAMS // pictures))
-        block_bytes = 4 * pictures * ((depth + 1) * self.hidden + CHANNELS) * self.points
+        block_bytes = parts.KEPT.itemsize * pictures * ((depth + 1) * self.rows + CHANNELS) * self.points
         self.at_once = min(self.blocks, max(1, _room(targets.device) // block_bytes))
 
         like = {"device": targets.device, "dtype": torch.float32}
         self._packed = torch.zeros(pictures, self.starts[-1], **like)
-        self._layers = torch.empty(pictures, depth - 1, self.at_once, self.hidden, self.points, **like)  # u_1 … u_n
-        self._errors = torch.empty(pictures, self.at_once, CHANNELS, self.points, **like)
-        self._changes = torch.empty(2, pictures, self.at_once, self.hidden, self.points, **like)  # ∂u of two layers
+        kept = {"device": targets.device, "dtype": parts.KEPT}
+        self._layers = torch.empty(pictures, depth - 1, self.at_once, self.rows, self.points, **kept)  # u_1 … u_n
+        self._errors = torch.empty(pictures, self.at_once, CHANNELS, self.points, **kept)
+        self._changes = torch.empty(2, pictures, self.at_once, self.rows, self.points, **kept)  # ∂u of two layers
         self._sums = torch.empty(pictures, self.programs, self.starts[-1], **like)
         self._losses = torch.empty(pictures, self.programs, **like)
 
@@ -78,10 +81,11 @@ class LayeredStep(ABC):
         options = {
             "DEPTH": self.depth,
             "H": self.hidden,
+            "ROWS": self.rows,
             "B": self.points,
             "TOTAL": total,
             "PRODUCTS": parts.PRECISION,
-            "num_warps": parts.WARPS,
+            "num_warps": self.cut[1],
             **self._options(),
         }
         tensors = self.ys, self.xs, self.targets, self._packed, self._layers, self._errors, self._sums, self._losses
@@ -94,9 +98,10 @@ class LayeredStep(ABC):
         for f in reversed(range(self.depth)):
             outermost = f == self.depth - 1
             at_map = at_out if outermost else at_maps + f * self.hidden**2
-            rows = CHANNELS if outermost else self.hidden
+            sizes = (CHANNELS, CHANNELS) if outermost else (self.hidden, self.rows)
+            place = dict(zip(("AFTER", "ROWS_AFTER"), sizes, strict=True)) | {"LAST": f == 0}
             numbers = width, first, blocks, f, at_map
-            self.kernels.back[grid](*tensors, after, change, self._sums, *numbers, AFTER=rows, LAST=f == 0, **options)
+            self.kernels.back[grid](*tensors, after, change, self._sums, *numbers, **place, **options)
             after, change, next_change = change, next_change, change
 
     def _options(self) -> dict[str, Any]:
