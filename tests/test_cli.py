@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -421,6 +422,25 @@ def test_resample_images(call, finished):
     assert again.splitlines()[2].split()[0] == "16×12"
     same = call("resample", finished / "tiny", "--to", "8").out.splitlines()
     assert same[1] == same[2]
+
+
+def test_norms_are_measured_on_images_augmented_as_in_training(call, finished, tmp_path, monkeypatch):
+    shutil.copytree(finished / "tiny", tmp_path / "augmented")
+    recipe = tmp_path / "augmented" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("augment: false", "augment: true"))
+    asked = []
+
+    def batches(split, *arguments, **settings):
+        asked.append((len(split), settings.get("augment")))
+        return DeviceBatches(split, *arguments, **settings)
+
+    monkeypatch.setattr("flexconv.data.DeviceBatches", batches)
+    for run, augment in ((finished / "tiny", None), ("augmented", "crop_flip")):
+        asked.clear()
+        assert call("resample", run, "--to", 16, "--recalibrate", 1, "--device", "cpu").code == 0
+        test, train, test_at_16 = asked
+        assert test == test_at_16
+        assert (test[1], train[1]) == (None, augment)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,16 @@ def one_gabor(frequency, gamma, phase=0.3, size=33, **options):
     return kind(1, 1, size, dtype=torch.float64, kernel=generator, mask=None)
 
 
+def highest_product(layer, *, mask, cutoff=2.0):
+    """The slow twin of `max_frequency`: every product of one channel of each filter."""
+    precision = getattr(layer.generator, "gamma", torch.zeros(1)).square().expand_as(layer.generator.frequency)
+    frequencies, precisions = torch.zeros(1, layer.dims), torch.zeros(1, layer.dims)
+    for w, p in zip(layer.generator.frequency.abs(), precision, strict=True):
+        frequencies, precisions = ((a[:, None] + b).flatten(0, 1) for a, b in ((frequencies, w), (precisions, p)))
+    extra = layer.mask.sigma.square().reciprocal() if mask else 0.0
+    return ((frequencies + cutoff * (precisions + extra).sqrt()).amax(0) / (2 * math.pi)).detach()
+
+
 # --- the authors' numbers ---------------------------------------------------------------------------------------------
 
 
@@ -116,8 +126,10 @@ def test_derived_frequencies(file, name):
     paper = _frequency.filter_frequencies([layer], mask=False, cutoff=2.0, formula="paper")
     assert relative_error(paper.flatten(), file[f"derived/paper_formula_h2/{name}"]) < 1e-12
     for mask, key in ((False, "nomask"), (True, "mask")):
-        bound = max_frequency(layer, mask=mask)
-        assert relative_error(bound, file[f"derived/tight_bound_axis_h2_{key}/{name}"]) < 1e-12
+        bound, highest = max_frequency(layer, mask=mask), highest_product(layer, mask=mask)
+        assert (highest <= bound).all()
+        assert (bound <= 1.01 * highest).all()
+        assert (bound <= file[f"derived/tight_bound_axis_h2_{key}/{name}"]).all()  # with frequencies and widths apart
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -277,6 +289,21 @@ def test_the_mask_counts_as_it_is_guarded():
     assert (slope < 0).all()  # descent makes it wider
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("generator", [MAGNet, GaborNet, FourierNet])
+def test_the_bound_is_the_highest_product_of_channels(seed, mask, generator):
+    torch.manual_seed(seed)
+    layer = net(generator=generator, hidden=6, layers=3, sigma=10 ** (-0.15 * seed))
+    with torch.no_grad():
+        layer.generator.frequency *= torch.rand_like(layer.generator.frequency)
+        if generator is not FourierNet:  # few of the channels have wide spectra, others fast sines
+            layer.generator.gamma *= torch.rand_like(layer.generator.gamma) ** 3 * 10
+    bound, highest = max_frequency(layer, mask=mask), highest_product(layer, mask=mask)
+    assert (highest * (1 - 1e-12) <= bound).all()
+    assert (bound <= 1.05 * highest).all()
+
+
 def test_without_an_envelope_the_frequency_is_that_of_the_sines():
     layer = net(generator=FourierNet, hidden=3, layers=1)
     bound = max_frequency(layer, mask=False)
@@ -425,7 +452,7 @@ def test_below_the_limit_there_is_no_penalty_and_no_gradient(formula, method):
 
 @pytest.mark.parametrize("method", ["together", "summed"])
 def test_descent_on_the_penalty_brings_kernels_below_their_limit(method):
-    model = nn.Sequential(*(net(size=17, hidden=8, channels=2, input_scale=8.0, sigma=0.3) for _ in range(2)))
+    model = nn.Sequential(*(net(size=17, hidden=8, channels=2, input_scale=10.0, sigma=0.3) for _ in range(2)))
     limit = nyquist(17)
     assert all((max_frequency(layer) > 2 * limit).all() for layer in model)
     # the masks stay: descent would widen them beyond the domain, whose ends would then be steps in the kernel
@@ -459,7 +486,7 @@ def test_many_layers_cost_as_many_operations_as_two(formula, method):
             alias_penalty(model, formula=formula, method=method, mask=True)
         counts.append(mode.count)
     assert counts[0] == counts[1]
-    assert counts[0] < 60
+    assert counts[0] < 80
 
 
 @pytest.mark.parametrize("method", ["together", "summed"])

@@ -77,6 +77,19 @@ def _exact_filters(terms: _Terms, extra: torch.Tensor | float, cutoff: float) ->
     return (terms.frequency.abs() + cutoff * _root(terms.precision + extra)).amax(2) / _TURN
 
 
+def _path_frequencies(terms: _Terms, extra: torch.Tensor, cutoff: float) -> torch.Tensor:
+    """max over c_1 … c_L of ( Σ_l |W| + h √( Σ_l p + extra ) ) / 2π, at most 0.4 % of the root too high → [G, D].
+
+    A root is the least of many sums, √s = min_t ½ (s/t + t), and for a given t each filter has its largest channel by
+    itself. Every t gives a bound; those tried go down in steps of 2^¼ from the root with every filter's largest p.
+    """
+    highest = _root(terms.precision.amax(2).sum(1) + extra)
+    steps = torch.arange(24, dtype=highest.dtype, device=highest.device)
+    t = highest * torch.exp2(-steps / 4)[:, None, None]  # [tried, G, D]
+    channels = terms.frequency.abs() + cutoff / 2 * terms.precision / t[:, :, None, None]  # [tried, G, L, C, D]
+    return (channels.amax(3).sum(2) + cutoff / 2 * (extra / t + t)).amin(0) / _TURN
+
+
 def _authors_filters(terms: _Terms, cutoff: float) -> torch.Tensor:
     """( max_cd |W| + h max_cd |γ| ) / 2π → [G, L, 1]."""
     total = terms.frequency.abs().amax((2, 3)) + cutoff * terms.gamma.abs().amax((2, 3))
@@ -115,10 +128,9 @@ def kernel_frequencies(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: floa
     if formula != "exact":
         return filter_frequencies(layers, mask=mask, cutoff=cutoff, formula=formula).sum(1)
     terms, window = _terms(layers), window_of(layers) if mask else None
-    precision = terms.precision.amax(2).sum(1)
-    if window is not None:
-        precision = precision + window.precision
-    return (terms.frequency.abs().amax(2).sum(1) + cutoff * _root(precision)) / _TURN
+    extra = torch.zeros_like(terms.precision[:, 0, 0]) if window is None else window.precision
+    filters = _exact_filters(terms, extra[:, None, None] / terms.frequency.shape[1], cutoff).sum(1)
+    return torch.minimum(filters, _path_frequencies(terms, extra, cutoff))  # both are bounds: √(p + q) ≤ √p + √q
 
 
 def _jets(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float) -> torch.Tensor:

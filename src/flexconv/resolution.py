@@ -80,7 +80,8 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
 
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
-    Where a batch fails, the old statistics come back.
+    Inputs should be augmented as in training: zeros that a crop brings in are part of the statistics that the network
+    knows, and without them it is worse than before. Where a batch fails, the old statistics come back.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     if not norms:

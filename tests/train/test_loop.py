@@ -264,9 +264,9 @@ def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
         }
     )
     results = train.train(recipe, tmp_path / "run")
-    assert (
-        results["change_out_of_the_box"] == results["out_of_the_box"]["accuracy"] - results["source"]["test_accuracy"]
-    )
+    accuracy = results["source"]["test_accuracy"]
+    assert results["change_out_of_the_box"] == results["out_of_the_box"]["accuracy"] - accuracy
+    assert results["change_norms_measured"] == results["norms_measured"]["accuracy"] - accuracy
     target = from_pretrained(tmp_path / "run" / "target" / "weights")
     assert target.stem.kernel_size == (17, 17)
     assert RunFolder(tmp_path / "run" / "target").read_recipe().data.resolution == 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -115,15 +115,15 @@ class Scorer:
         self.batch_size = batch_size or (recipe or plain).batch_size
         self.device = make_fabric(replace(recipe or plain, precision="fp32"), device).device
 
-    def batches(self, split: Split, model: Model, *, shuffle: bool = False) -> DeviceBatches:
-        """Batches of a split in the precision of a model."""
+    def batches(self, split: Split, model: Model, **settings: Any) -> DeviceBatches:
+        """Batches of a split in the precision of a model; `settings` are those of `DeviceBatches`."""
         import torch
 
         from ..data import DeviceBatches
 
         double = next(model.parameters()).dtype == torch.float64
         dtype = torch.float64 if double else torch.float32
-        return DeviceBatches(split, self.batch_size, shuffle=shuffle, device=self.device, dtype=dtype)
+        return DeviceBatches(split, self.batch_size, device=self.device, dtype=dtype, **settings)
 
     def __call__(self, model: Model, batches: DeviceBatches) -> Score:
         from ..train import evaluate_exactly

@@ -122,6 +122,8 @@ def _print_results(results: dict[str, Any], folder: Path) -> None:
     if "out_of_the_box" in results:
         source, shot = results["source"]["test_accuracy"], results["out_of_the_box"]["accuracy"]
         say(f"source {100 * source:.2f} %, out of the box {100 * shot:.2f} %")
+        if "norms_measured" in results:
+            say(f"with batch norms measured there {100 * results['norms_measured']['accuracy']:.2f} %")
         if "target" in results:
             say(f"fine-tuned {100 * results['target']['test_accuracy']:.2f} %")
     fitted = "targets" in results

@@ -71,8 +71,11 @@ class Table(Item):
         return tuple(dict.fromkeys(name for name in found if name is not None))
 
     def section(self, ledger: Ledger) -> Section:
-        heads = [(f"{column.title}, published", f"{column.title}, ours") for column in self.columns]
-        titles = ("model", "size", *(title for pair in heads for title in pair))
+        titles = (
+            "model",
+            "size",
+            *(f"{column.title}, {whose}" for column in self.columns for whose in self._of(column)),
+        )
         matches = self._matches(ledger)
         rows = [self._row(row, matches) for row in self.rows]
         grid = Grid(titles, tuple(rows), right=titles[1:])
@@ -108,11 +111,18 @@ class Table(Item):
             for name, matches in found.items()
         }
 
+    def _of(self, column: Column) -> tuple[str, ...]:
+        """Whose numbers a column has: where nothing was published, ours alone."""
+        index = self.columns.index(column)
+        told = any(row.published[index] != NOTHING for row in self.rows)
+        return ("published", "ours") if told else ("ours",)
+
     def _row(self, row: Row, matches: dict[str, list[Match]]) -> tuple[str, ...]:
         cells = []
         for column, published in zip(self.columns, row.published, strict=True):
             recipe = self.recipe(row, column)
-            cells += [published, NOTHING if recipe is None else _ours(column.measure, published, matches[recipe])]
+            ours = NOTHING if recipe is None else _ours(column.measure, published, matches[recipe])
+            cells += [published, ours][-len(self._of(column)) :]
         return (f"{row.model} (extra row)" if row.beside else row.model, row.size, *cells)
 
     def _runs(self, matches: dict[str, list[Match]]) -> Grid | None:
