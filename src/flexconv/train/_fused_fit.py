@@ -1,8 +1,8 @@
 """Steps of fitting generators to pictures by a few GPU kernels, in Triton.
 
 The compiled twin in `fit_group.py` writes many values per point and channel to memory and reads them back; a picture of
-half a million points is then limited by that. Here these are two, in bfloat16: u_l, and in its time ∂u_l
-(and ∂y for every point and colour).
+half a million points is then limited by that. Here these are two, in bfloat16: u_l, or its angle, and in its time
+∂u_l (and ∂y for every point and colour).
 
     forward     h_0 = g_0,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
     backward    ∂u = ∂h ⊙ g,   ∂g = ∂h ⊙ u,   ∂A_l = ∂u h_{l−1}ᵀ,   ∂h_{l−1} = A_lᵀ ∂u

@@ -12,10 +12,16 @@ BIAS, W_Y, W_X, OMEGA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.co
 
 
 @triton.jit
-def _sine(u, omega):
-    """sin ωu and ω cos ωu."""
-    sine, cosine = wave(u * (omega * 0.3183098861837907)[:, None], tl.full(u.shape, 1.0, tl.float32))
-    return sine, cosine * omega[:, None]
+def _angle(u, omega):
+    """ωu in half turns, without whole turns: within ±1, where bfloat16 is precise enough to be kept."""
+    half_turns = u * (omega * 0.3183098861837907)[:, None]
+    return half_turns - 2.0 * ((0.5 * half_turns + 12582912.0) - 12582912.0)
+
+
+@triton.jit
+def _sine(angle):
+    """sin ωu and cos ωu."""
+    return wave(angle, tl.full(angle.shape, 1.0, tl.float32))
 
 
 @triton.jit
@@ -32,7 +38,7 @@ def forward(
     DEPTH: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
+    """Writes angles ωu_1 … ωu_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL
@@ -45,13 +51,14 @@ def forward(
 
     for block in range(program, blocks, programs):
         row, column, inside, y, x = find(first + block, width, ys, xs, B)
-        h, _ = _sine(_first(packed, y, x, H), tl.load(packed + channel * 4 + OMEGA))
+        h, _ = _sine(_angle(_first(packed, y, x, H), tl.load(packed + channel * 4 + OMEGA)))
         for layer in range(DEPTH - 1):
             a = tl.load(packed + AT_MAPS + layer * H * H + square)
             vectors = packed + ((layer + 1) * H + channel) * 4
             u = tl.dot(a, h, input_precision=PRODUCTS) + tl.load(vectors + BIAS)[:, None]
-            keep(layers, (picture * (DEPTH - 1) + layer) * blocks + block, u, ROWS)
-            h, _ = _sine(u, tl.load(vectors + OMEGA))
+            angle = _angle(u, tl.load(vectors + OMEGA))
+            keep(layers, (picture * (DEPTH - 1) + layer) * blocks + block, angle, ROWS)
+            h, _ = _sine(angle)
         squared, d = compare(
             h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share, C, PRODUCTS
         )
@@ -91,11 +98,11 @@ def back(
         change = recall(changes, picture * blocks + block, AFTER, B, ROWS_AFTER)
         dh = tl.dot(tl.trans(a), change, input_precision=PRODUCTS)
         if LAST:
-            u = _first(packed, y, x, H)
+            angle = _angle(_first(packed, y, x, H), omega)
         else:
-            u = recall(layers, (picture * (DEPTH - 1) + f - 1) * blocks + block, H, B, ROWS)
-        h, slope = _sine(u + 0.0 * dh, omega)  # 0: each thread computes what it has of ∂h
-        du = dh * slope
+            angle = recall(layers, (picture * (DEPTH - 1) + f - 1) * blocks + block, H, B, ROWS)
+        h, cosine = _sine(angle + 0.0 * dh)  # 0: each thread computes what it has of ∂h
+        du = dh * cosine * omega[:, None]
         part = gather(du, H, B)
         du_sum += part
         if LAST:
