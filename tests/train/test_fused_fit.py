@@ -11,6 +11,7 @@ from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EXACT = 5e-5 if torch.cuda.is_available() else 1e-5  # sines and cosines of a GPU are a little less exact
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
     ids=["magnet", "gabor", "gabor-init", "fourier", "shallow", "wide", "siren", "shallow siren"],
 )
 @pytest.mark.parametrize(
-    ("kept", "size", "limit"), [("float32", (13, 17), 1e-5), ("float32", (5, 70), 1e-5), ("bfloat16", (5, 70), 2e-2)]
+    ("kept", "size", "limit"),
+    [("float32", (13, 17), EXACT), ("float32", (5, 70), EXACT), ("bfloat16", (5, 70), 2e-2)],
+    ids=["float32", "float32 wide", "bfloat16"],
 )
 def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, limit, monkeypatch):
     monkeypatch.setattr(_fused_parts, "PROGRAMS", 4)  # two for a picture, several blocks each

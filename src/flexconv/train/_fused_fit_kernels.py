@@ -14,12 +14,11 @@ BIAS, PHASE = tl.constexpr(0), tl.constexpr(4)  # a_f of the map before the filt
 
 @triton.jit
 def _read(f, packed, H: tl.constexpr):
-    """Filter f → for y, then for x: frequency / π, centre μ, and γ for powers of two; phase / π; each [hidden]."""
+    """Filter f → for y, then for x: frequency, centre μ, and γ for powers of two; phase; each [hidden]."""
     vectors = packed + (f * H + tl.arange(0, H)) * 8
-    w_y, w_x = tl.load(vectors + FREQUENCY) * 0.3183098861837907, tl.load(vectors + 4 + FREQUENCY) * 0.3183098861837907
+    w_y, w_x = tl.load(vectors + FREQUENCY), tl.load(vectors + 4 + FREQUENCY)
     gamma_y, gamma_x = tl.load(vectors + GAMMA) * 0.8493218002880191, tl.load(vectors + 4 + GAMMA) * 0.8493218002880191
-    phase = tl.load(vectors + PHASE) * 0.3183098861837907
-    return w_y, tl.load(vectors + MU), gamma_y, w_x, tl.load(vectors + 4 + MU), gamma_x, phase
+    return w_y, tl.load(vectors + MU), gamma_y, w_x, tl.load(vectors + 4 + MU), gamma_x, tl.load(vectors + PHASE)
 
 
 @triton.jit

@@ -6,11 +6,13 @@ transpose then, and a sum over points is mostly one that each thread makes by it
 
 from __future__ import annotations
 
+import os
+
 import torch
 import triton  # pyright: ignore[reportMissingImports]  (comes with torch where there is a GPU)
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-# from results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries more
+# from results/bench/tune_fit_h200.txt, when sines were polynomials; `python -m benchmarks.tune_fit` tries more
 PROGRAMS = 1056  # for all pictures together: eight for each multiprocessor of an H200
 FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there
 PRECISION = "tf32"  # of products; there, three times as many for those of float32 gave no better pictures
@@ -18,20 +20,17 @@ KEPT = torch.bfloat16  # type of what is written for every point to be read on t
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
 
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # for tests without a GPU
+
 
 @triton.jit
-def wave(half_turns, e):
-    """e sin πv and e cos πv for |v| ≤ 2²², by polynomials around the nearest whole number n; exact to float32.
-
-    Both have the sign (−1)ⁿ. Adding 1.5 · 2²³ leaves no digits behind the point: the sum's last bit says if n is odd.
-    """
-    rounded = half_turns + 12582912.0
-    r = half_turns - (rounded - 12582912.0)
-    signed = (e.to(tl.int32, bitcast=True) ^ (rounded.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
-    z = r * r
-    sine = r * (3.14159258 + z * (-5.16770688 + z * (2.55003138 + z * (-0.59804517 + z * 0.07722013))))
-    cosine = 0.99999995 + z * (-4.93479286 + z * (4.05841191 + z * (-1.33188016 + z * 0.2196968)))
-    return signed * sine, signed * cosine
+def wave(angle, e):
+    """e sin and e cos of an angle, by the units for such functions: exact to 10⁻⁶, and what turns lose in float32."""
+    if INTERPRETED:
+        return e * tl.sin(angle), e * tl.cos(angle)
+    sine = tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)
+    cosine = tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)
+    return e * sine, e * cosine
 
 
 @triton.jit
