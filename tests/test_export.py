@@ -35,7 +35,7 @@ from flexconv import (
 )
 from flexconv.data import load
 from flexconv.export import FORMATS, OPSET, ExportError, export, load_conv, trained_size
-from flexconv.models import FlexNet, FlexTCN
+from flexconv.models import FlexNet, FlexTCN, Inputs
 
 from .conftest import relative_error
 
@@ -142,6 +142,14 @@ def test_flexnet_as_onnx(tmp_path, capfd):
     assert b".py" not in path.read_bytes()
     x = torch.randn(5, 1, 11, 6)
     assert relative_error(run(path, x)[0], model.eval()(x)) < LIMIT
+
+
+def test_onnx_says_how_to_feed_it(tmp_path):
+    model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
+    model.inputs = Inputs(size=(8, 8), scale=0.5, mean=(1.0,), std=(2.0,), classes=("no", "yes"))
+    export(model, tmp_path / "net.onnx")
+    told = {entry.key: entry.value for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
+    assert json.loads(told["flexconv.inputs"]) == model.inputs.plain()
 
 
 def test_padded_sequences_at_twice_the_resolution(tmp_path):

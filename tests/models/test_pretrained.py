@@ -15,7 +15,16 @@ import torch
 from torch import nn
 
 import flexconv
-from flexconv.models import _pretrained, create_model, from_pretrained, list_models, save_pretrained
+from flexconv import at_resolution
+from flexconv.models import (
+    Inputs,
+    ModelCard,
+    _pretrained,
+    create_model,
+    from_pretrained,
+    list_models,
+    save_pretrained,
+)
 
 from .test_registry import inputs, small
 
@@ -361,3 +370,31 @@ def test_networks_as_plain_convolutions_are_refused(folder, tmp_path):
 def test_networks_without_weights_are_refused(tmp_path):
     with pytest.raises(ValueError, match="meta device"):
         save_pretrained(create_model("flexnet3", in_channels=1, num_classes=2, image_size=9, device="meta"), tmp_path)
+
+
+# --- how to feed them -------------------------------------------------------------------------------------------------
+
+
+def test_inputs_come_back_and_standardise(folder, tmp_path):
+    model = from_pretrained(folder)
+    assert model.inputs is None
+    channels = model.in_channels
+    model.inputs = Inputs(
+        size=(8, 8), scale=1 / 255, mean=(0.25,) * channels, std=(0.5,) * channels, classes=("a", "ß")
+    )
+    save_pretrained(model, tmp_path / "fed")
+    again = from_pretrained(tmp_path / "fed")
+    assert again.inputs == model.inputs == at_resolution(model, 2).inputs
+    raw = torch.randint(256, (2, channels, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(again.inputs(raw), (raw / 255 - 0.25) / 0.5)
+    with pytest.raises(ValueError, match=rf"\[batch, {channels}, height, width\]; got \(2, 9, 8, 8\)"):
+        again.inputs(torch.zeros(2, 9, 8, 8))
+    card = ModelCard(data="none", recipe="none", accuracy="none").text(again, "fed")
+    assert "| classes | a, ß |" in card
+    assert "model(model.inputs(raw))" in card
+
+
+def test_damaged_inputs_are_refused(folder):
+    change(folder, inputs={"scale": "much"})
+    with pytest.raises(ValueError, match="inputs must have size, scale"):
+        from_pretrained(folder)

@@ -353,6 +353,7 @@ def test_copies_resets_and_meta(make):
     with torch.no_grad():
         for parameter in mask.parameters():
             parameter.add_(0.3)
+    assert repr(mask) != repr(make())  # what it has learned shows
     for twin in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
         assert repr(twin) == repr(mask)
         assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), mask.parameters(), strict=True))

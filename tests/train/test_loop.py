@@ -250,6 +250,21 @@ def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path
     assert len(seen) == 1
 
 
+def test_a_network_knows_how_it_is_fed(finished):
+    data = train.load_data(tiny_recipe())
+    model = from_pretrained(finished[0].weights)
+    assert model.inputs.size == data.test.sample_shape[1:]
+    assert model.inputs.classes == data.class_names
+    inputs, _, _ = next(iter(train.run.DeviceBatches(data.test, 20)))
+    torch.testing.assert_close(model.inputs(data.test.inputs[:20]), inputs)
+
+
+def test_a_network_that_is_refused_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"widths\[0\] must be at least 1; got -4"):
+        train.train(tiny_recipe(model={"name": "flexnet3", "widths": [-4]}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
     recipe = train.build_recipe(
         {

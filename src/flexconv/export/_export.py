@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from .._arguments import positive, unknown_name
 from .._materialize import materialize
 from ..models._files import write_atomically
+from ..models._inputs import Inputs
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
 from ._compare import Case, Runner, compare, make_cases
@@ -95,7 +97,7 @@ def export(
             comparisons = _checked(lambda: run_pt2(content), cases, rtol)
         else:
             names = axis_names(program, inputs, fixed_sizes=fixed_sizes)
-            content = save_onnx(program, _output_names(model, inputs), names)
+            content = save_onnx(program, _output_names(model, inputs), names, _notes(model))
             comparisons = _checked(lambda: run_onnx(content), cases, rtol)
     quantized: tuple[Comparison, ...] = ()
     if quantize:
@@ -120,6 +122,12 @@ def _check_target(path: str | os.PathLike[str]) -> Path:
     if not os.access(target.parent, os.W_OK):
         raise PermissionError(f"the folder {target.parent} cannot be written to")
     return target
+
+
+def _notes(model: nn.Module) -> dict[str, str]:
+    """How to feed the network, where it knows."""
+    inputs = getattr(model, "inputs", None)
+    return {"flexconv.inputs": json.dumps(inputs.plain(), ensure_ascii=False)} if isinstance(inputs, Inputs) else {}
 
 
 def _prepared(model: nn.Module, scale: float | Sequence[float] | None) -> nn.Module:

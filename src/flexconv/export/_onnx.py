@@ -29,8 +29,10 @@ def require_onnx() -> None:
             raise ImportError(f'format="onnx" needs {name}: pip install "flexconv[export]"') from error
 
 
-def save_onnx(program: ExportedProgram, outputs: Sequence[str], names: Mapping[str, str]) -> bytes:
-    """The content of an .onnx file, with names for outputs and free axes."""
+def save_onnx(
+    program: ExportedProgram, outputs: Sequence[str], names: Mapping[str, str], notes: Mapping[str, str]
+) -> bytes:
+    """The content of an .onnx file, with names for outputs and free axes, and notes among its metadata."""
     from .. import __version__
 
     try:
@@ -48,8 +50,9 @@ def save_onnx(program: ExportedProgram, outputs: Sequence[str], names: Mapping[s
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param:
                 size.dim_param = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), size.dim_param)
-    entry = model.metadata_props.add()
-    entry.key, entry.value = "flexconv", __version__
+    for key, value in {"flexconv": __version__, **notes}.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
     return model.SerializeToString()
 
 

@@ -3,6 +3,7 @@
 from ._base import Model as Model
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
+from ._inputs import Inputs as Inputs
 from ._pretrained import from_pretrained as from_pretrained
 from ._pretrained import save_pretrained as save_pretrained
 from ._registry import create_model as create_model
@@ -15,6 +16,7 @@ __all__ = [
     "CIFARResNet",
     "FlexNet",
     "FlexTCN",
+    "Inputs",
     "Model",
     "ModelCard",
     "create_model",

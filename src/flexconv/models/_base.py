@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .._arguments import positive_int
+from ._inputs import Inputs
 
 
 class Model(nn.Module):
@@ -23,10 +24,13 @@ class Model(nn.Module):
     dims: ClassVar[int]
     #: what `flexconv.at_resolution` did to it since it was made: (scale per axis, crop) for each time
     resampled: list[tuple[list[float], str]]
+    #: how raw samples become its input, `model(model.inputs(raw))`; None where nobody said. Saved with the network
+    inputs: Inputs | None
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.resampled = []
+        self.inputs = None
         self._config = {name: _plain(name, value) for name, value in config.items()}
         self.in_channels = positive_int("in_channels", config["in_channels"])
         self.num_classes = positive_int("num_classes", config["num_classes"])

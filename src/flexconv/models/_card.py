@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..nn import refresh_extents
 from ._base import Model
+from ._inputs import Inputs
 
 CARD = """---
 library_name: flexconv
@@ -25,7 +26,7 @@ tags: [flexconv, continuous-kernels]
 from flexconv import from_pretrained
 
 model = from_pretrained({repo_id})  # {shape} → logits [batch, {classes}]
-```
+{call}```
 
 Weights are safetensors; nothing is unpickled.
 
@@ -33,6 +34,7 @@ Weights are safetensors; nothing is unpickled.
 
 {sizes}
 """
+_CALL = "logits = model(model.inputs(raw))  # raw: numbers as the data has them\n"
 _SIZES = {1: "length", 2: "height, width"}
 
 
@@ -59,6 +61,7 @@ class ModelCard:
         facts = {
             "network": f"{type(model).__name__}, {parameters:,} parameters",
             "data": self.data,
+            **({} if model.inputs is None else _inputs(model.inputs)),
             "recipe": self.recipe,
             "accuracy": self.accuracy,
             "licence": self.licence,
@@ -71,8 +74,15 @@ class ModelCard:
             repo_id=json.dumps(repo_id),
             shape=f"[batch, {model.in_channels}, {_SIZES[model.dims]}]",
             classes=model.num_classes,
+            call="" if model.inputs is None else _CALL,
             sizes=_sizes(model),
         )
+
+
+def _inputs(inputs: Inputs) -> dict[str, str]:
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (inputs.mean, inputs.std))
+    standard = f"(x · {inputs.scale:.4g} − mean) / std per channel, mean {mean}, std {std}"
+    return {"input": f"{_times(inputs.size)}, {standard}", "classes": ", ".join(inputs.classes)}
 
 
 def _sizes(model: Model) -> str:

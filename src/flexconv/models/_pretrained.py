@@ -24,6 +24,7 @@ from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
 from ._base import Model
 from ._files import write_atomically
+from ._inputs import Inputs
 from ._registry import ARCHITECTURES
 
 CONFIG = "config.json"
@@ -71,6 +72,7 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
         "architecture": type(model).__name__,
         "config": model.config,
         "resampled": model.resampled,
+        "inputs": None if model.inputs is None else model.inputs.plain(),
         "weights": f"weights-{digest[:12]}.safetensors",
         "sha256": digest,
     }
@@ -208,7 +210,10 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
         for name in entries["config"]:
             if name not in known:
                 unknown_name(f"argument of {entries['architecture']}, config", name, known)
-        return _resample(kind(**entries["config"], device="meta"), entries["resampled"])
+        model = _resample(kind(**entries["config"], device="meta"), entries["resampled"])
+        if (inputs := entries.get("inputs")) is not None:  # networks saved before this was known have none
+            model.inputs = Inputs.read(inputs)
+        return model
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
 

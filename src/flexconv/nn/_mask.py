@@ -157,9 +157,11 @@ class GaussianMask(nn.Module):
         return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
 
     def extra_repr(self) -> str:
-        start = "home" if self.initial_mean is None else _short(self.initial_mean)
+        mean = "home" if self.initial_mean is None else _now(self.mean, self.initial_mean)
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        return f"{self.dims}, mean={start}, sigma={_short(self.initial_sigma)}, threshold={self.threshold}{form}"
+        return (
+            f"{self.dims}, mean={mean}, sigma={_now(self.sigma, self.initial_sigma)}, threshold={self.threshold}{form}"
+        )
 
 
 class RotatedGaussianMask(GaussianMask):
@@ -222,8 +224,11 @@ class RotatedGaussianMask(GaussianMask):
         return [SIGMA_FLOOR * axis.spacing for axis in coarsest(coarser(axes))]
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, angle={self.initial_angle:g}"
+        return f"{super().extra_repr()}, angle={_now(self.angle, [self.initial_angle])}"
 
 
-def _short(values: Sequence[float]) -> str:
-    return f"{values[0]:g}" if len(set(values)) == 1 else "(" + ", ".join(f"{v:g}" for v in values) + ")"
+def _now(parameter: nn.Parameter, initial: Sequence[float]) -> str:
+    """What a parameter is, to three digits; what it was made with where it holds no numbers."""
+    real = type(parameter) is nn.Parameter and not parameter.is_meta
+    texts = [f"{value:.3g}" for value in (parameter.tolist() if real else initial)]
+    return texts[0] if len(set(texts)) == 1 else "(" + ", ".join(texts) + ")"

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import data as datasets
 from ..data import DataSplits, DeviceBatches
-from ..models import Model, create_model, save_pretrained
+from ..models import Inputs, Model, create_model, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution, recalibrate_batchnorm
@@ -84,12 +84,16 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
     fabric = make_fabric(recipe, device)
     console = console if fabric.is_global_zero else None
     data = load_data(recipe)
+    cross = isinstance(recipe, CrossResolutionRecipe)
+    model = build_model(
+        recipe, data.at_resolution(recipe.source) if cross else data
+    )  # refused before there is a folder
     if not fabric.is_global_zero:
-        results = _stages(recipe, data, folder, fabric, console, plots=plots)
+        results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
     else:
         with folder.locked():
             folder.write_recipe(recipe)
-            results = _stages(recipe, data, folder, fabric, console, plots=plots)
+            results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
             folder.write_results(results)
     if fabric.world_size > 1:  # leave together: who waits for a process that is gone, aborts
         fabric.barrier()
@@ -98,14 +102,22 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
 
 
 def _stages(
-    recipe: Recipe, data: DataSplits, folder: RunFolder, fabric: Fabric, console: Console | None, *, plots: bool
+    model: Model,
+    recipe: Recipe,
+    data: DataSplits,
+    folder: RunFolder,
+    fabric: Fabric,
+    console: Console | None,
+    *,
+    plots: bool,
 ) -> dict[str, Any]:
     if isinstance(recipe, CrossResolutionRecipe):
-        return _cross_resolution(recipe, data, folder, fabric, console, plots=plots)
-    return fit_classifier(build_model(recipe, data), data, recipe, folder, fabric, console, plots=plots)
+        return _cross_resolution(model, recipe, data, folder, fabric, console, plots=plots)
+    return fit_classifier(model, data, recipe, folder, fabric, console, plots=plots)
 
 
 def _cross_resolution(
+    model: Model,
     recipe: CrossResolutionRecipe,
     data: DataSplits,
     folder: RunFolder,
@@ -120,7 +132,6 @@ def _cross_resolution(
     """
     source = _stage(recipe, recipe.source, recipe.epochs)
     low, high = data.at_resolution(recipe.source), data.at_resolution(recipe.target)
-    model = build_model(recipe, low)
     before = fit_classifier(model, low, source, RunFolder(folder.path / "source"), fabric, console, plots=plots)
     scaled = any(isinstance(module, FlexConvNd) for module in model.modules())  # other networks just run
     model = at_resolution(model, recipe.target / recipe.source, crop=recipe.crop) if scaled else model
@@ -166,6 +177,7 @@ def fit_classifier(
         folder.write_recipe(recipe)
         if not folder.finished:
             folder.append_machine({"started": now(), **machine(fabric.device, processes=fabric.world_size)})
+    model.inputs = _inputs(data)
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
     display.say(_headline(model, data, recipe, fabric))
     if fabric.world_size > 1:
@@ -220,6 +232,16 @@ def load_data(recipe: Recipe) -> DataSplits:
         **settings.options,
     )
     return data if settings.resolution is None else data.at_resolution(settings.resolution)
+
+
+def _inputs(data: DataSplits) -> Inputs | None:
+    """How the samples of a data set are standardised; None where that is not one number per channel."""
+    split, channels = data.train, data.in_channels
+    if split.tail is not None or split.mean.numel() not in (1, channels):
+        return None
+    mean, std = (tuple(values.flatten().expand(channels).tolist()) for values in (split.mean, split.std))
+    size = split.sample_shape[1:]
+    return Inputs(size=size, scale=split.scale, mean=mean, std=std, classes=data.class_names)
 
 
 def build_model(recipe: Recipe, data: DataSplits) -> Model:

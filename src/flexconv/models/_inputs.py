@@ -1,0 +1,50 @@
+"""What a network was trained on, in numbers: with this others can feed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """How raw samples [batch, C, *size] become the input of a network, and what its logits stand for.
+
+        x = (raw · scale − mean) / std,    mean and std per channel
+
+    size: of the samples it was trained on, (height, width) or (length,).
+    classes: their names, in the order of the logits.
+    """
+
+    size: tuple[int, ...]
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+
+    def __call__(self, raw: torch.Tensor) -> torch.Tensor:
+        """Samples as the data set has them, such as bytes of pixels → what the network wants, in float32."""
+        if raw.ndim != len(self.size) + 2 or raw.shape[1] != len(self.mean):
+            sizes = {1: "length", 2: "height, width"}[len(self.size)]
+            raise ValueError(f"inputs have the shape [batch, {len(self.mean)}, {sizes}]; got {tuple(raw.shape)}")
+        shape = (len(self.mean), *(1 for _ in self.size))
+        mean, std = (torch.tensor(values, device=raw.device).view(shape) for values in (self.mean, self.std))
+        return (raw.float() * self.scale - mean) / std
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def read(cls, entries: Mapping[str, Any]) -> Inputs:
+        """What `plain` gave; ValueError where something is missing or not a number."""
+        try:
+            values = {field.name: entries[field.name] for field in fields(cls)}
+            numbers = {name: tuple(map(float, values[name])) for name in ("mean", "std")}
+            size, classes = tuple(map(int, values["size"])), tuple(map(str, values["classes"]))
+            return cls(size=size, scale=float(values["scale"]), classes=classes, **numbers)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error
