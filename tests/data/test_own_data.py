@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from flexconv import data
+from flexconv.data._pictures import read_picture
 
 from . import published
 
@@ -54,6 +55,66 @@ def test_images_of_different_sizes_need_a_size(pictures):
     assert data.load("folder", path=folder, image_size=(4, 4)).image_size == 4
 
 
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_of_16_bits_the_upper_8_are_read(tmp_path, suffix):
+    image = pytest.importorskip("PIL.Image")
+    grey = np.array([[0, 257, 1000], [32_768, 65_278, 65_535]], np.uint16)
+    image.fromarray(grey).save(tmp_path / f"grey{suffix}")
+    assert read_picture(tmp_path / f"grey{suffix}", mode="L").tolist() == [[[0, 1, 4], [128, 254, 255]]]
+    colour = read_picture(tmp_path / f"grey{suffix}")
+    assert colour.shape == (3, 2, 3)
+    assert colour[1].tolist() == [[0, 1, 4], [128, 254, 255]]
+
+
+@pytest.mark.parametrize(("kind", "said"), [(np.float32, "floats"), (np.int32, "32-bit integers")])
+def test_an_image_of_unknown_range_is_named(pictures, kind, said):
+    image = pytest.importorskip("PIL.Image")
+    folder = pictures("pets")
+    image.fromarray(np.full((4, 6), 70_000, kind)).save(folder / "dog" / "9.tif")
+    with pytest.raises(data.DamagedDataError, match=rf"dog/9\.tif: its pixels are {said}.*8 or 16 bits"):
+        data.load("folder", path=folder)
+
+
+def test_all_that_pillow_reads_is_read_and_the_rest_left_alone(pictures):
+    image = pytest.importorskip("PIL.Image")
+    folder = pictures("pets", classes=("cat",))
+    (folder / "dog").mkdir()
+    frames = [image.new("L", (6, 4), grey) for grey in (10, 200)]
+    for i, suffix in enumerate((".gif", ".tif", ".TIFF", ".jpe", ".tga")):
+        frames[0].save(folder / "dog" / f"{i}{suffix}")
+    frames[0].save(folder / "dog" / "moving.gif", save_all=True, append_images=frames[1:])
+    (folder / "dog" / "about.txt").write_text("dogs")
+    (folder / "dog" / "manual.pdf").write_text("dogs")
+    (folder / "dog" / ".DS_Store").write_bytes(b"?")
+    (folder / "dog" / "._0.gif").write_bytes(b"?")  # as macOS leaves on other disks
+    own = data.load("folder", path=folder, mode="grey")
+    assert len(own.train) + len(own.test) == 5 + 6
+    dogs = torch.cat([part.inputs[part.labels == 1] for part in (own.train, own.test)])
+    assert set(dogs.flatten().tolist()) == {10}
+
+
+def test_a_class_without_samples_is_named(pictures):
+    folder = pictures("pets/train").parent
+    (folder / "train" / "bird").mkdir()
+    with pytest.raises(data.MissingDataError, match=r"train/bird: a class without samples; it is empty"):
+        data.load("folder", path=folder)
+    (folder / "train" / "bird" / "0.heic").write_bytes(b"?")
+    with pytest.raises(data.MissingDataError, match=r"train/bird: .* holds \.heic, expected images"):
+        data.load("folder", path=folder)
+
+
+def test_a_class_that_only_the_test_part_lacks_is_noted(pictures):
+    pictures("pets/train")
+    folder = pictures("pets/test", classes=("dog",)).parent
+    own = data.load("folder", path=folder)
+    assert own.class_names == ("cat", "dog")
+    assert own.test.labels.tolist() == [1] * 5
+    assert own.note == "the test part has no samples of cat"
+    (folder / "test" / "cat").mkdir()
+    with pytest.raises(data.MissingDataError, match=r"test/cat: a class without samples"):
+        data.load("folder", path=folder)
+
+
 def test_a_broken_image_is_named(pictures):
     folder = pictures("pets")
     path = folder / "cat" / "3.png"
@@ -77,8 +138,10 @@ def test_recordings_in_class_folders(tmp_path):
 
 
 def test_a_missing_or_empty_folder_is_named(tmp_path):
-    with pytest.raises(data.MissingDataError, match="nowhere is neither"):
+    with pytest.raises(data.MissingDataError, match=r"nowhere is neither .* give the folder that it lies in as --root"):
         data.load("folder", path="nowhere", root=tmp_path)
+    with pytest.raises(data.MissingDataError, match=r"^there is no .*nowhere$"):
+        data.load("folder", path=tmp_path / "nowhere")
     with pytest.raises(data.MissingDataError, match="no class folder with images"):
         data.load("folder", path=tmp_path)
     with pytest.raises(ValueError, match="needs the option 'path'"):

@@ -1,7 +1,8 @@
 """Your own images or recordings, in one folder per class.
 
 PATH/train/CLASS/*.png, PATH/test/CLASS/*.png, and PATH/validation/… if you have one;
-or PATH/CLASS/*.png alone, of which a fixed fifth becomes the test part. Recordings: *.wav, 16 bits.
+or PATH/CLASS/*.png alone, of which a fixed fifth becomes the test part. Images: all kinds that Pillow reads.
+Recordings: *.wav, 16 bits. Other files are left alone, as is all that begins with a dot.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from .._arguments import per_axis, unknown_name
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
 from ._own import PARTS, TEST_SHARE, assemble, find
-from ._pictures import read_picture
+from ._pictures import picture_suffixes, read_picture
 from ._resize import resize_images
 from ._splits import Samples
 from ._wav import read_wav
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MODES = {"colour": "RGB", "grey": "L"}
 
 
@@ -63,19 +63,37 @@ def _read(
 
 
 def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tensor]:
-    """Images or recordings of one part in a fixed order, and their labels."""
+    """Images or recordings of one part in a fixed order, and their labels.
+
+    A part other than the training part need not have every class, but a folder that is there has samples in it.
+    """
     strange = sorted({p.name for p in place.iterdir() if p.is_dir() and not p.name.startswith(".")} - set(names))
     if strange:
         raise MissingDataError(f"{place / strange[0]}: a class that the training part does not have")
     paths, labels = [], []
     for label, name in enumerate(names):
-        kept = (".wav", *PICTURES)
-        members = sorted(p for p in (place / name).rglob("*") if p.suffix.lower() in kept and p.is_file())
+        if not (place / name).is_dir():
+            continue
+        members = _members(place / name)
         paths += members
         labels += [label] * len(members)
     if not paths:
-        raise MissingDataError(f"{place}: no class folder with images ({', '.join(PICTURES)}) or .wav files in it")
+        raise MissingDataError(f"{place}: no class folder with images or .wav files in it")
     return paths, torch.tensor(labels)
+
+
+def _members(folder: Path) -> list[Path]:
+    """Images or recordings of one class."""
+    below = sorted(p for p in folder.rglob("*") if not any(x.startswith(".") for x in p.relative_to(folder).parts))
+    files = [p for p in below if p.is_file()]
+    members = [p for p in files if p.suffix.lower() == ".wav" or p.suffix.lower() in picture_suffixes()]
+    if not members:
+        found = ", ".join(sorted({p.suffix or p.name for p in files})[:5])
+        raise MissingDataError(
+            f"{folder}: a class without samples; {f'it holds {found}' if found else 'it is empty'}, "
+            "expected images that Pillow reads, such as .png, or .wav files"
+        )
+    return members
 
 
 def _images(paths: list[Path], labels: torch.Tensor, size: tuple[int, ...] | None, mode: str) -> Samples:

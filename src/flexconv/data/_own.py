@@ -12,6 +12,7 @@ from ._splits import Samples
 
 PARTS = ("train", "validation", "test")
 TEST_SHARE, TEST_SEED = 0.2, 0
+SHOWN = 8  # of a long list, in messages
 
 
 def find(path: str | os.PathLike[str], root: Path) -> Path:
@@ -20,13 +21,29 @@ def find(path: str | os.PathLike[str], root: Path) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise MissingDataError(f"{path} is neither {places[0].absolute()} nor {places[1].absolute()}")
+    if places[0].is_absolute():
+        raise MissingDataError(f"there is no {places[0]}")
+    raise MissingDataError(
+        f"{path} is neither {places[0].absolute()} nor {places[1].absolute()}: "
+        "give the folder that it lies in as --root (in Python, root=)"
+    )
 
 
 def assemble(parts: dict[str, Samples], class_names: tuple[str, ...], *, test_share: float, scale: float) -> Source:
-    """Parts by name → Source; `test_share` of the training part becomes the test part where there is none."""
+    """Parts by name → Source; `test_share` of the training part becomes the test part where there is none.
+
+    The training part has samples of every class; classes that another part lacks are noted.
+    """
     train, test = parts["train"], parts.get("test")
     if test is None:
         kept, held = stratified_holdout(train.labels, test_share, seed=TEST_SEED)
         train, test = train.rows(kept), train.rows(held)
-    return Source(train, test, class_names, validation=parts.get("validation"), scale=scale)
+    note = "; ".join(filter(None, (_lacking(part, parts[part], class_names) for part in PARTS if part in parts)))
+    return Source(train, test, class_names, validation=parts.get("validation"), scale=scale, note=note)
+
+
+def _lacking(part: str, samples: Samples, class_names: tuple[str, ...]) -> str:
+    there = set(samples.labels.tolist())
+    lacking = [name for label, name in enumerate(class_names) if label not in there]
+    more = ", …" if len(lacking) > SHOWN else ""
+    return f"the {part} part has no samples of {', '.join(lacking[:SHOWN])}{more}" if lacking else ""
