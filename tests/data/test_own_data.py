@@ -163,6 +163,10 @@ def test_npz_of_images_and_of_series(tmp_path):
     assert own.train.lengths.tolist() == [10] * 9
 
 
+def of_labels(*labels):
+    return {"inputs": np.zeros((4 * len(labels), 1, 8)), "labels": np.repeat(labels, 4)}
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -175,6 +179,15 @@ def test_npz_of_images_and_of_series(tmp_path):
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros(4)}, "labels: float64"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 9)}, "from 1 to 8"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "class_names": ["a"]}, "label 3 for 1 class_names"),
+        (of_labels(1, 2, 3), r"train_labels: no sample of class 0 \(found 1, 2, 3\); expected all of 0 … 3"),
+        (of_labels(0, 2, 4), r"no sample of class 1, 3 \(found 0, 2, 4\)"),
+        (of_labels(0, 10**12), r"no sample of class 1, 2, .*, 8, … \(found 0, 1000000000000\)"),
+        (of_labels(0, 1) | {"class_names": ["a", "b", "c"]}, r"no sample of class 2 \(found 0, 1\)"),
+        (
+            {"train_inputs": np.zeros((2, 1, 8)), "train_labels": np.arange(2)}
+            | {"test_inputs": np.zeros((3, 1, 8)), "test_labels": np.arange(3)},
+            r"train_labels: no sample of class 2 \(found 0, 1\)",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_npz_is_said(tmp_path, arrays, message):

@@ -2,12 +2,13 @@
 
 train_inputs [N, C, H, W] or [N, C, L], train_labels [N]; test_… and validation_… likewise, or neither;
 …_lengths [N] for series of unequal length; class_names. `inputs`, `labels`, `lengths` alone are one part, of which
-a fixed fifth becomes the test part.
+a fixed fifth becomes the test part. Labels are 0 … n − 1, and the training part has samples of each.
 """
 
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError
-from ._own import PARTS, TEST_SHARE, assemble, find
+from ._own import PARTS, SHOWN, TEST_SHARE, assemble, find
 from ._pickles import load_arrays
 from ._splits import Samples
 
@@ -43,9 +44,12 @@ def _read(
     if len({(part.inputs.shape[1:], part.inputs.dtype) for part in parts.values()}) > 1:
         raise DamagedDataError(f"{file}: the parts differ in the shape or type of a sample")
     top = max(int(part.labels.max()) for part in parts.values())
-    names = tuple(str(name) for name in arrays.get("class_names", range(top + 1)))
-    if top >= len(names):
-        raise DamagedDataError(f"{file}: label {top} for {len(names)} class_names")
+    given = arrays.get("class_names")
+    if given is not None and top >= len(given):
+        raise DamagedDataError(f"{file}: label {top} for {len(given)} class_names")
+    count = top + 1 if given is None else len(given)
+    _check_no_gap(parts["train"].labels, count, file)
+    names = tuple(str(name) for name in (range(count) if given is None else given))
     scale = 1 / 255 if parts["train"].inputs.dtype == torch.uint8 else 1.0
     return assemble(parts, names, test_share=test_share, scale=scale)
 
@@ -71,6 +75,22 @@ def _part(arrays: dict[str, np.ndarray], part: str, file: Path) -> Samples:
     return Samples(
         torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)), _lengths(arrays, part, inputs, file)
     )
+
+
+def _check_no_gap(labels: torch.Tensor, count: int, file: Path) -> None:
+    """Refuse training labels [N] of which one of 0 … count − 1 is missing."""
+    found = labels.unique().tolist()
+    there = set(found)
+    missing = list(islice((label for label in range(count) if label not in there), SHOWN + 1))
+    if missing:
+        raise DamagedDataError(
+            f"{file}, train_labels: no sample of class {_listed(missing)} (found {_listed(found)}); expected all of "
+            f"0 … {count - 1}; numpy.unique(labels, return_inverse=True)[1] numbers labels from 0 without gaps"
+        )
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:SHOWN])) + (", …" if len(numbers) > SHOWN else "")
 
 
 def _lengths(arrays: dict[str, np.ndarray], part: str, inputs: np.ndarray, file: Path) -> torch.Tensor | None:
