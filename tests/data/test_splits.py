@@ -96,6 +96,17 @@ def test_labels_must_fit():
         data.Samples(torch.zeros(3, 1, 4), torch.zeros(2, dtype=torch.int64))
 
 
+def test_what_is_printed_is_a_line():
+    digits = data.load("digits", validation=0.1)
+    shape = "samples [1, 8, 8]"
+    classes = "10 classes: 0, 1, 2, …, 9"
+    assert repr(digits) == f"DataSplits(digits: train 1,293, validation 144, test 360; {shape}; {classes})"
+    assert repr(digits.test) == f"Split(360 {shape})"
+    assert repr(digits.at_resolution(4).test) == "Split(360 samples [1, 4, 4])"
+    series = data.Samples(torch.zeros(2, 1, 5), torch.arange(2), torch.tensor([5, 3]))
+    assert repr(series) == "Samples(2 samples [1, 5], of unequal length)"
+
+
 def test_another_resolution_is_asked_for_once_and_made_batch_by_batch():
     digits = data.load("digits", validation=0.1)
     small = digits.at_resolution(4)

@@ -59,6 +59,15 @@ class Samples:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __repr__(self) -> str:
+        series = "" if self.lengths is None else ", of unequal length"
+        return f"{type(self).__name__}({len(self):,} samples {list(self.sample_shape)}{series})"
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape [C, *size] of one sample."""
+        return tuple(self.inputs.shape[1:])
+
     def rows(self, index: torch.Tensor) -> Samples:
         """The samples `index` [n], in that order. What is on disk stays there."""
         if isinstance(self.inputs, MappedRows):
@@ -68,7 +77,7 @@ class Samples:
         return Samples(inputs, self.labels[index], None if self.lengths is None else self.lengths[index])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split(Samples):
     """One part of a data set, with what turns its numbers into a network's input.
 
@@ -128,6 +137,13 @@ class DataSplits:
     class_names: tuple[str, ...]
     protocol: str = "honest"
     note: str = ""
+
+    def __repr__(self) -> str:
+        parts = {part: getattr(self, part) for part in ("train", "validation", "test")}
+        counts = ", ".join(f"{part} {len(split):,}" for part, split in parts.items() if split is not None)
+        names = self.class_names if self.num_classes <= 6 else (*self.class_names[:3], "…", self.class_names[-1])
+        classes = f"{self.num_classes} classes: {', '.join(names)}" if names else "no classes"
+        return f"DataSplits({self.name}: {counts}; samples {list(self.train.sample_shape)}; {classes})"
 
     @property
     def in_channels(self) -> int:
