@@ -406,6 +406,70 @@ def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):
     assert_refused(call("eval", "own", "--data", "digits"), "digits has 10 classes, the network 2")
 
 
+@pytest.fixture
+def photos(tmp_path):
+    """20 grey pictures of 16×16 in 2 classes, in folders and as arrays."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 16, 16), dtype=np.uint8)
+    for i, picture in enumerate(pixels):
+        folder = tmp_path / "photos" / "ab"[i // 10]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(picture).save(folder / f"{i:02}.png")
+    np.savez(tmp_path / "photos.npz", inputs=pixels[:, None], labels=np.arange(20) // 10)
+    text = TINY.replace("{name: digits, validation: 0.2}", "{name: folder, options: {path: photos, mode: grey}}")
+    (tmp_path / "photos.yaml").write_text(text)
+    return tmp_path
+
+
+def test_eval_and_resample_of_weights_on_own_data(call, photos):
+    assert call("train", "photos.yaml", "--device", "cpu").code == 0
+    folder = ("--data", "folder", "--data-option", "path=photos", "--data-option", "mode=grey")
+    shown = call("eval", "runs/photos/weights", *folder)
+    assert shown.out.startswith("folder test: "), shown.err
+    assert score(shown.out) == logged("runs/photos")
+    arrays = call("eval", "runs/photos/weights", "--data", "npz", "--data-option", "path=photos.npz")
+    assert score(arrays.out) == logged("runs/photos")
+    small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
+    assert small.out.startswith("folder: images are brought to 16×16"), small.err
+    shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["16×16", "20×20"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (("--data-option", "path=x"), "--data-option path=x is for the set in --data.*--root"),
+        (("--data", "folder"), "'folder' needs the option 'path'.*--data-option path="),
+        (("--data", "folder", "--data-option", "path"), "KEY=VALUE.*'path'"),
+        (("--data", "folder", "--data-option", "pth=x"), "'pth'.*'path'"),
+        (("--data", "folder", "--data-option", "path=x", "--data-option", "root=x"), "unknown option.*'root'"),
+        (("--data", "digits", "--data-option", "path=x"), "'digits' has no options; got 'path'"),
+    ],
+)
+def test_options_of_data_that_are_refused(call, finished, arguments, pattern):
+    assert_refused(call("eval", finished / "tiny", *arguments), pattern)
+
+
+def test_a_run_that_moved_away_from_its_data_says_how_to_find_it(call, photos, monkeypatch):
+    assert call("train", "photos.yaml", "--device", "cpu").code == 0
+    (photos / "elsewhere").mkdir()
+    shutil.copytree("runs/photos", "elsewhere/run")
+    monkeypatch.chdir(photos / "elsewhere")
+    assert_refused(call("eval", "run"), "photos is neither .*elsewhere/photos nor .*: give the folder.*--root", code=1)
+    assert score(call("eval", "run", "--root", photos).out) == logged("run")
+
+
+def test_detail_that_resolution_leaves_out_comes_back_with_resample(call, photos):
+    """Pictures of 16×16, trained at 8×8: resampled to 16×16 they are the pictures, not enlarged ones."""
+    assert call("train", "photos.yaml", "--set", "data.resolution=8", "--device", "cpu").code == 0
+    shown = call("resample", "runs/photos", "--to", 16)
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["8×8", "16×16"]
+    trained_on = load_data("folder", path="photos", image_size=16, mode="grey").at_resolution(8)
+    there, _, _ = next(iter(DeviceBatches(trained_on.at_resolution(16).test, 20)))
+    plain, _, _ = next(iter(DeviceBatches(load_data("folder", path="photos", mode="grey").test, 20)))
+    assert torch.equal(there, plain)
+
+
 def test_eval_of_a_run_that_is_not_finished(call, finished, tmp_path):
     RunFolder(tmp_path / "run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "run"), "no finished network.*--resume run")

@@ -45,7 +45,9 @@ def _examples(*lines: str) -> str:
 
 
 app.command(epilog=_examples("train digits --set epochs=5 --out runs/mine", "train --resume runs/mine"))(train)
-app.command("eval", epilog=_examples("eval runs/digits", "eval runs/digits/weights --data digits"))(evaluate)
+app.command("eval", epilog=_examples("eval runs/digits", "eval runs/pets --data folder --data-option path=photos"))(
+    evaluate
+)
 app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from ._common import Device, Root, say
-from ._model import BatchSize, DataName, ModelName, Scorer, load_with_data, part_of
+from ._model import BatchSize, DataName, DataOptions, ModelName, Scorer, load_with_data, part_of
 
 
 def evaluate(
     model: ModelName,
     data: DataName = None,
+    options: DataOptions = None,
     part: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
     batch_size: BatchSize = None,
     root: Root = None,
@@ -22,7 +23,7 @@ def evaluate(
 
     Models are tested in float32, however they were trained.
     """
-    network, recipe, splits = load_with_data(model, data, root)
+    network, recipe, splits = load_with_data(model, data, root, options)
     split = part_of(splits, part)
     scorer = Scorer(recipe, device=device, batch_size=batch_size)
     score = scorer(network, scorer.batches(split, network))

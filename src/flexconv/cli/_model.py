@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +25,14 @@ BATCH_SIZE = 256  # where no recipe says another
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run folder, a folder of weights, or a shipped name.")
 ]
-DataName = Annotated[str | None, typer.Option(help="Data set; by default the one it was trained on.")]
+DataName = Annotated[
+    str | None,
+    typer.Option(help="Data set, standardised by its own training part; by default the one it was trained on."),
+]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option("--data-option", metavar="KEY=VALUE", help="Of the set in --data, as in path=photos; repeatable."),
+]
 BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of the training, else {BATCH_SIZE}.")]
 
 
@@ -59,13 +68,40 @@ def offer_nearest(name: str) -> None:
         raise FileNotFoundError(f"there is no {name}; did you mean {path.parent / near[0]}?")
 
 
-def load_with_data(name: str, data: str | None, root: Path | None) -> tuple[Model, Recipe | None, DataSplits]:
-    """A model, its recipe where that is known, and a data set: the one asked for, else that of the recipe."""
+def load_with_data(
+    name: str, data: str | None, root: Path | None, options: Sequence[str] | None = None
+) -> tuple[Model, Recipe | None, DataSplits]:
+    """A model, its recipe where that is known, and a data set: the one asked for, else that of the recipe.
+
+    `options`: of the set that is asked for, as KEY=VALUE.
+    """
     from .. import data as datasets
 
+    given = _read_options(data, options or [])
     model, recipe = load_model(name)
-    splits = _trained_on(name, recipe, root) if data is None else _fitted(datasets.load(data, root=root), model)
-    return model, recipe, splits
+    if data is None:
+        return model, recipe, _trained_on(name, recipe, root)
+    return model, recipe, _fitted(datasets.load(data, root=root, **given), model)
+
+
+def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
+    """["path=photos", "image_size=32"] → {"path": "photos", "image_size": 32}; values are read as those of --set."""
+    from ..data._load import check_options
+    from ..train._read import _parse_override
+
+    if data is None and options:
+        raise ValueError(
+            f"--data-option {options[0]} is for the set in --data, as in --data folder --data-option path=photos; "
+            "data that a run was trained on is looked for below --root"
+        )
+    given = {}
+    for option in options:
+        if not re.match(r"\w+=", option):
+            raise ValueError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
+        given |= _parse_override(option)
+    if data is not None:
+        check_options(data, given)
+    return given
 
 
 def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSplits:

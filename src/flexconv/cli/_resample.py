@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ._common import Device, Root, print_table, say
-from ._model import BatchSize, DataName, ModelName, Scorer, load_with_data, part_of
+from ._model import BatchSize, DataName, DataOptions, ModelName, Scorer, load_with_data, part_of
 
 if TYPE_CHECKING:
     from ..data import Batch, DataSplits, DeviceBatches
@@ -20,6 +20,7 @@ def resample(
     model: ModelName,
     to: Annotated[str, typer.Option(help="Image size (64, or 48x64 rows and columns), or length of series.")],
     data: DataName = None,
+    options: DataOptions = None,
     crop: Annotated[str, typer.Option(help="taper, or hard as in the paper.")] = "taper",
     recalibrate: Annotated[int, typer.Option(min=0, help="Training batches to measure batch norms on again.")] = 0,
     batch_size: BatchSize = None,
@@ -33,7 +34,7 @@ def resample(
     """
     from ..resolution import at_resolution, recalibrate_batchnorm
 
-    network, recipe, splits = load_with_data(model, data, root)
+    network, recipe, splits = load_with_data(model, data, root, options)
     before = splits.train.sample_shape[1:]
     after = sizes(to, len(before), "--to")
     scorer = Scorer(recipe, device=device, batch_size=batch_size)
