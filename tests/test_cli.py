@@ -322,10 +322,11 @@ def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
     assert_refused(failed, "not finite any more at step 0", code=1)
 
 
-def test_cross_resolution_prints_its_three_numbers(call, finished, monkeypatch):
+def test_cross_resolution_prints_its_four_numbers(call, finished, monkeypatch):
     monkeypatch.setattr("flexconv.train.train", lambda *_, **__: RunFolder(finished / "cross").read_results())
     out = call("train", finished / "cross.yaml", "--out", "run").out
-    assert re.search(r"source [\d.]+ %, out of the box [\d.]+ %\nfine-tuned [\d.]+ %\n", out)
+    told = (r"source [\d.]+ %, out of the box", "with batch norms measured there", "fine-tuned")
+    assert re.search("".join(rf"{words} [\d.]+ %\n" for words in told), out)
 
 
 def test_fit(call, finished, monkeypatch):
@@ -397,6 +398,15 @@ def test_eval_of_other_parts_data_and_weights(call, finished):
     assert_refused(call("eval", finished / "series", "--part", "validation"), "no validation part")
     assert_refused(call("eval", finished / "cross"), "name a stage.*cross/target or .*cross/source")
     assert_refused(call("eval", finished / "tiny", "--data", "cifar10"), "cifar10 is not in", code=1)
+
+
+def test_other_data_is_standardised_as_the_network_was_trained(call, finished, tmp_path):
+    test = load_data("digits").test
+    grey, labels = (test.inputs * test.scale).numpy().astype(np.float32), test.labels.numpy()
+    np.savez(tmp_path / "own.npz", train_inputs=grey + 5, train_labels=labels, test_inputs=grey, test_labels=labels)
+    shown = call("eval", finished / "tiny" / "weights", "--data", "npz", "--data-option", "path=own.npz")
+    assert shown.code == 0, shown.err
+    assert logged(finished / "tiny")[0] in shown.out
 
 
 def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):

@@ -16,7 +16,7 @@ from ._common import say
 
 if TYPE_CHECKING:
     from ..data import DataSplits, DeviceBatches, Split
-    from ..models import Model
+    from ..models import Inputs, Model
     from ..train import Recipe, Score
 
 PARTS = ("test", "validation", "train")
@@ -27,7 +27,7 @@ ModelName = Annotated[
 ]
 DataName = Annotated[
     str | None,
-    typer.Option(help="Data set, standardised by its own training part; by default the one it was trained on."),
+    typer.Option(help="Data set, standardised as the network was trained; by default the one it was trained on."),
 ]
 DataOptions = Annotated[
     list[str] | None,
@@ -87,7 +87,7 @@ def load_with_data(
 def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
     """["path=photos", "image_size=32"] → {"path": "photos", "image_size": 32}; values are read as those of --set."""
     from ..data._load import check_options
-    from ..train._read import _parse_override
+    from ..train._read import parse_override
 
     if data is None and options:
         raise ValueError(
@@ -98,7 +98,7 @@ def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         if not re.match(r"\w+=", option):
             raise ValueError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
-        given |= _parse_override(option)
+        given |= parse_override(option)
     if data is not None:
         check_options(data, given)
     return given
@@ -115,10 +115,12 @@ def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSpli
 
 
 def _fitted(splits: DataSplits, model: Model) -> DataSplits:
-    """A data set for a network that was made for another: as many classes, images brought to its size."""
+    """A data set for a network that was made for another: standardised as that, images brought to its size."""
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
         raise ValueError(f"{splits.name} has {splits.num_classes} classes, the network {classes}")
+    if model.inputs is not None:
+        splits = _standardised(splits, model.inputs)
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
@@ -129,6 +131,21 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
         return splits
     say(f"{splits.name}: images are brought to {height}×{width}, which the network was made for")
     return splits.at_resolution((height, width))
+
+
+def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
+    """The data set with the mean and deviation that a network was trained with."""
+    import torch
+
+    if splits.in_channels != len(inputs.mean):
+        raise ValueError(f"{splits.name} has {splits.in_channels} channels, the network {len(inputs.mean)}")
+    if splits.class_names != inputs.classes:
+        ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
+        say(f"note: classes are compared by their order, {ours} here and {theirs} in training")
+    shape = (-1, *(1 for _ in splits.train.sample_shape[1:]))
+    mean, std = (torch.tensor(values).view(shape) for values in (inputs.mean, inputs.std))
+    parts = {part: getattr(splits, part) for part in PARTS}
+    return replace(splits, **{k: v and replace(v, mean=mean, std=std) for k, v in parts.items()})
 
 
 def part_of(splits: DataSplits, part: str) -> Split:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ..data import MissingDataError
 from ..train import DivergedError, FitRecipe, Interrupted, RunError, RunFolder, build_recipe, fit, resume, train
-from ..train._read import _parse_override, merge, plain
+from ..train._read import merge, parse_override, plain
 from ..train.recipe import AnyRecipe
 from ._item import Job
 from ._ledger import CIRCUMSTANCES, Ledger, differences
@@ -98,7 +98,7 @@ def changed(recipe: AnyRecipe, changes: Sequence[str]) -> AnyRecipe:
     """A recipe with changes such as "optim.lr=0.001"."""
     tree = plain(recipe)
     for change in changes:
-        tree = merge(tree, _parse_override(change))
+        tree = merge(tree, parse_override(change))
     return build_recipe(tree)
 
 

@@ -38,7 +38,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
     """A recipe by name, such as "flexnet7-cifar10/gabor", or from a YAML file; with changes `key.inner=value`."""
     tree = _tree(str(name))
     for override in overrides:
-        tree = merge(tree, _parse_override(override))
+        tree = merge(tree, parse_override(override))
     return build_recipe(tree)
 
 
@@ -172,7 +172,7 @@ def _parse(text: str) -> Any:
     return _yaml().safe_load(text)
 
 
-def _parse_override(text: str) -> dict[str, Any]:
+def parse_override(text: str) -> dict[str, Any]:
     """`optim.lr=0.1` → {"optim": {"lr": 0.1}}; the value is YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
