@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, Streaming, refresh_extents
+from flexconv.models import FlexTCN
 from flexconv.nn import GENERATORS
 from tests.conftest import relative_error
 
@@ -124,6 +126,13 @@ def test_a_chunk_without_outputs_is_empty_and_has_the_right_shape():
     shapes = [tuple(stream(chunk).shape) for chunk in torch.randn(4, 2, 7).split(1, -1)]
     assert shapes == [(4, 3, n) for n in (1, 0, 0, 1, 0, 0, 1)]
     assert stream(torch.randn(4, 2, 0)).shape == (4, 3, 0)
+
+
+@pytest.mark.parametrize(("taps", "dilation"), [(9, 1), (8, 3), (1, 1)], ids=str)
+def test_padding_on_the_left_alone_streams_as_causal_does(taps, dilation):
+    layer = FlexConv1d(2, 3, taps, padding=((dilation * (taps - 1), 0),), dilation=dilation).double()
+    x = torch.randn(2, 2, 40).double()
+    assert_equal(fed(Streaming(layer), x, [1, 5, 0, 30, 4]), offline(layer, x))
 
 
 # --- two and three dimensions -----------------------------------------------------------------------------------------
@@ -419,8 +428,15 @@ class OwnPool(nn.AvgPool1d):
         (FlexConv1d(2, 2, 5, padding="valid"), "padding='valid' and would have to see the future"),
         (FlexConv1d(2, 2, 5, padding=4), "padding=4 and would have to see the future"),
         (with_causal(nn.Sequential(FlexConv1d(2, 2, 5))), r"1\.0 \(FlexConv1d\) has padding='same'"),
-        (FlexConv2d(2, 2, 5, padding="causal"), "needs exactly one axis with padding='causal'"),
-        (FlexConv3d(2, 2, 3, padding=("causal", "same", "causal")), "needs exactly one axis with padding='causal'"),
+        (FlexConv1d(2, 2, 5, padding=((5, 0),)), "would have to see the future: streaming needs padding='causal'$"),
+        (FlexConv2d(2, 2, 5), "streaming needs padding='causal' along one axis"),
+        (FlexConv2d(2, 2, 5, padding="causal"), r"'causal', causal along 2 axes.* padding=\('causal', 'same'\)"),
+        (FlexConv2d(2, 2, 5, padding=((4, 0), (4, 0))), "causal along 2 axes"),
+        (FlexConv3d(2, 2, 3, padding=("causal", "same", "causal")), "causal along 2 axes"),
+        (
+            nn.Sequential(FlexTCN(in_channels=1, num_classes=2, length=5, widths=[2], readout="mean")),
+            r"0 \(FlexTCN\) has readout='mean'.* use readout='last'",
+        ),
         (causal(padding_mode="replicate"), "padding_mode='replicate': streaming needs 'zeros'"),
         (causal(padding_mode="circular"), "padding_mode='circular': streaming needs 'zeros'"),
         (with_causal(nn.Conv1d(2, 2, 3)), r"1 \(Conv1d\) reaches over time and keeps no memory"),
@@ -494,6 +510,21 @@ def test_a_wrong_chunk_is_refused_and_leaves_no_trace(chunk):
     with pytest.raises((TypeError, ValueError)):
         stream(chunk)
     assert_equal(torch.cat([first, stream(x[..., 4:])], -1), offline(layer, x))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 10), (1, 10)], ids=str)
+def test_the_shape_of_a_wrong_chunk_is_named_as_it_is(shape):
+    with pytest.raises(ValueError, match=rf"\[batch, 2, length\] .*; got {re.escape(str(shape))}"):
+        Streaming(causal())(torch.randn(shape))
+
+
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_a_flextcn_streams(readout):
+    model = randomise(FlexTCN(in_channels=2, num_classes=3, length=16, widths=[4, 4], readout=readout).double())
+    x = torch.randn(2, 2, 24).double()
+    stream = Streaming(model)
+    pieces = [stream(chunk) for chunk in x.split(5, -1)]
+    assert_equal(torch.cat(pieces, -1) if readout == "every" else pieces[-1], offline(model, x))
 
 
 def test_another_width_of_a_2d_stream_is_refused():

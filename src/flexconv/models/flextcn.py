@@ -27,7 +27,8 @@ class FlexTCN(Model):
                    └────────────────────────── identity, or 1×1 conv ────────────────────────────┘
 
     The 1×1 convolution stands where a block changes the number of channels. In eval mode with norm="batch" every
-    layer looks back only, so that `flexconv.Streaming(model)` runs it on a stream. With conv="ck" this is the CKTCN.
+    layer looks back only, so that `flexconv.Streaming(model)` runs it on a stream, but for readout="mean". With
+    conv="ck" this is the CKTCN.
 
     Arguments:
         in_channels, num_classes: of the sequences, and of the answer.
@@ -122,6 +123,13 @@ class FlexTCN(Model):
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)
         return self.head(_last(x, lengths) if self.readout == "last" else _mean(x, lengths))
+
+    @property
+    def cannot_stream(self) -> str | None:
+        """Why `flexconv.Streaming` cannot be exact on it, where the readout is the reason."""
+        if self.readout != "mean":
+            return None
+        return "has readout='mean', over time, so its result on chunks is not that on the whole: use readout='last'"
 
     def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
         checked = check_lengths(lengths, x)

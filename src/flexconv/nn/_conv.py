@@ -232,6 +232,10 @@ class FlexConvNd(nn.Module):
         return next(self.parameters(), torch.empty(())) if first is None else first
 
     def _check_input(self, x: torch.Tensor) -> None:
+        self._check_kind(x)
+        self._check_sizes(x.shape[-self.dims :])
+
+    def _check_kind(self, x: torch.Tensor) -> None:
         if not x.is_floating_point():
             raise TypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
         if x.ndim not in (self.dims + 1, self.dims + 2) or x.shape[-1 - self.dims] != self.in_channels:
@@ -243,12 +247,14 @@ class FlexConvNd(nn.Module):
         dtype = self._like().dtype
         if x.dtype != dtype and not autocast_enabled(x.device.type):
             raise TypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
         for size, taps, step, pads, spread in zip(
-            x.shape[-self.dims :], self.kernel_size, self.stride, self.pads, self.dilation, strict=True
+            sizes, self.kernel_size, self.stride, self.pads, self.dilation, strict=True
         ):
             if output_size(size, taps, step, pads, spread) < 1 or size < 1:
                 raise ValueError(
-                    f"input size {tuple(x.shape[-self.dims :])} is too small for kernel_size {self.kernel_size} with "
+                    f"input size {tuple(sizes)} is too small for kernel_size {self.kernel_size} with "
                     f"padding={self.padding!r} and dilation {self.dilation}"
                 )
 

@@ -39,7 +39,8 @@ class Streaming(nn.Module):
 
     What mixes samples over time by other means (pooling, recurrent layers, group norm, a centred convolution) cannot
     be exact and is refused by name; operations written inside a `forward` cannot be seen, so compare once with
-    `flexconv.testing.assert_streaming_matches`.
+    `flexconv.testing.assert_streaming_matches`. A module that knows of such an operation says so: whatever stands in
+    its attribute `cannot_stream` (None: nothing) is the error.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -73,7 +74,7 @@ class _CausalState(nn.Module):
         super().__init__()
         self.layer = layer
         self.name = name
-        self.axis = [axis.causal for axis in layer.axes].index(True)
+        (self.axis,) = _causal_axes(layer)
         self.reset()
 
     def reset(self) -> None:
@@ -83,13 +84,13 @@ class _CausalState(nn.Module):
         self.fed = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._check_chunk(x)
         if x.ndim == self.layer.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         if self.fed:
             raise RuntimeError(f"{self.name} is called twice per chunk: its two uses would share one memory")
         self.fed = True
         layer, time = self.layer, 2 + self.axis
-        self._check_chunk(x)
         if self.weight is None or self.past is None:
             self._start(x)
         assert self.weight is not None
@@ -124,8 +125,10 @@ class _CausalState(nn.Module):
 
     def _check_chunk(self, x: torch.Tensor) -> None:
         """What the layer checks, except that there may be any number of samples, also none."""
-        sizes = [1 if axis == 2 + self.axis else size for axis, size in enumerate(x.shape)]
-        self.layer._check_input(x.new_empty(1).expand(sizes))
+        self.layer._check_kind(x)
+        sizes = list(x.shape)
+        sizes[self.axis - self.layer.dims] = 1
+        self.layer._check_sizes(sizes[-self.layer.dims :])
 
     def _start(self, x: torch.Tensor) -> None:
         layer = self.layer
@@ -177,6 +180,8 @@ def _refuse_what_cannot_stream(model: nn.Module) -> None:
     seen: set[int] = set()
     for name, module in model.named_modules(remove_duplicate=False):
         label = f"{name or 'the model'} ({type(module).__name__})"
+        if reason := getattr(module, "cannot_stream", None):
+            raise ValueError(f"{label} {reason}")
         if isinstance(module, FlexConvNd):
             _refuse_flexconv(label, module)
             if id(module) in seen:
@@ -195,10 +200,27 @@ def _refuse_what_cannot_stream(model: nn.Module) -> None:
 
 
 def _refuse_flexconv(label: str, layer: FlexConvNd) -> None:
-    if [axis.causal for axis in layer.axes].count(True) != 1:
+    causal = _causal_axes(layer)
+    if not causal:
         raise ValueError(
-            f"{label} has padding={layer.padding!r} and would have to see the future: streaming needs exactly one axis "
-            f"with padding='causal'"
+            f"{label} has padding={layer.padding!r} and would have to see the future: streaming needs padding='causal'"
+            f"{' along one axis' if layer.dims > 1 else ''}"
+        )
+    if len(causal) > 1:
+        raise ValueError(
+            f"{label} has padding={layer.padding!r}, causal along {len(causal)} axes, and a stream has one axis of "
+            f"time: leave 'causal' on that one, as in padding={('causal', 'same', 'same')[: layer.dims]}"
         )
     if layer.padding_mode != "zeros":
         raise ValueError(f"{label} has padding_mode={layer.padding_mode!r}: streaming needs 'zeros'")
+
+
+def _causal_axes(layer: FlexConvNd) -> list[int]:
+    """Axes along which no output sees the future: those named "causal", or else padded on the left as these are."""
+    if named := [number for number, axis in enumerate(layer.axes) if axis.causal]:
+        return named
+    return [
+        number
+        for number, (pads, taps, step) in enumerate(zip(layer.pads, layer.kernel_size, layer.dilation, strict=True))
+        if pads == (step * (taps - 1), 0) and (taps > 1 or layer.dims == 1)
+    ]
