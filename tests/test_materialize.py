@@ -277,6 +277,27 @@ def test_it_is_a_name_of_the_package():
     assert flexconv.materialize is materialize
 
 
+# --- TorchScript ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch.jit
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_torchscript_takes_it_and_refuses_the_layer_in_so_many_words(tmp_path):
+    model, x = model_of_two(), torch.randn(1, 2, 40)
+    for write in (
+        lambda: torch.jit.trace(model, x),
+        lambda: torch.jit.script(model),
+        lambda: torch.onnx.export(model, (x,), tmp_path / "a.onnx", dynamo=False),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"FlexConv1d .*flexconv\.materialize\(model\).*flexconv\.export\.export"
+        ):
+            write()
+    plain = materialize(model)
+    torch.testing.assert_close(torch.jit.trace(plain, x)(x), model(x))
+    torch.testing.assert_close(torch.jit.script(plain)(x), model(x))
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ y = x ⋆ ψ + b,      ψ[o, i, p] = scale · generator(p)[o·I + i] · mask(p) 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -168,6 +168,8 @@ class FlexConvNd(nn.Module):
         return self._convolve(x, self.bias)
 
     def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if not torch.compiler.is_compiling() and torch.jit.is_tracing():
+            self._refuse_torchscript()
         self._check_input(x)
         if x.ndim == self.dims + 1:
             return self._convolve(x.unsqueeze(0), bias).squeeze(0)
@@ -178,6 +180,16 @@ class FlexConvNd(nn.Module):
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
         return conv_nd(self.dims, x, weight, bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
+
+    def _refuse_torchscript(self) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__} samples its kernel in forward, which TorchScript cannot hold: give torch.jit or "
+            f"torch.onnx flexconv.materialize(model), which has plain convolutions in its place, or write a file with "
+            f"flexconv.export.export(model, path)"
+        )
+
+    def __prepare_scriptable__(self) -> NoReturn:  # what torch.jit.script asks for before it looks at the code
+        self._refuse_torchscript()
 
     def _weight(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor:
         """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""
