@@ -407,6 +407,13 @@ def test_outputs_must_be_tensors(tmp_path):
         export(Text(), tmp_path / "a.onnx", shape=(1, 2, 3))
 
 
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.pt2", "pt2"), ("a.SafeTensors", "conv"), ("a.onnx", "onnx"), ("a.bin", "onnx")]
+)
+def test_the_format_follows_from_the_suffix(name, format, tmp_path):  # noqa: A002
+    assert export(small_tcn(), tmp_path / name).format == format
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -416,6 +423,8 @@ def test_formats_and_folders_are_checked_first(tmp_path):
         export(model, tmp_path / "a", format="onx")
     with pytest.raises(ValueError, match="quantize=True is for format=\"onnx\"; got format='pt2'"):
         export(model, tmp_path / "a", format="pt2", quantize=True)
+    with pytest.raises(ValueError, match=r"format='onnx' would be written into a\.pt2, and \.pt2 is for 'pt2'.*\.onnx"):
+        export(model, tmp_path / "a.pt2", format="onnx")
     with pytest.raises(ValueError, match="rtol must be positive"):
         export(model, tmp_path / "a", rtol=0)
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write a\.onnx into"):
@@ -578,17 +587,26 @@ def test_a_file_of_torch_is_not_opened(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_the_command_takes_the_format_from_the_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(small_tcn(), "model")
+    code, said = command("export", "model", "--out", "mine.safetensors", capsys=capsys)
+    assert code == 0, said.err
+    assert isinstance(load_conv("mine.safetensors"), nn.Module)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--out", "nowhere/a.pt2"), "there is no folder nowhere to write a.pt2 into"),
+        (("--out", "nowhere/a.bin"), "there is no folder nowhere to write a.bin into"),
+        (("--out", "a.pt2"), "format='conv' would be written into a.pt2"),
         (("--out", "model"), "model is a folder: name a file in it"),
         (("--int8",), "--int8 is for --format onnx; got --format conv"),
         (("--test", "--resolution", "16"), "leave out --resolution, or --test"),
         (("--test",), "does not say what data it was trained on"),
         (("--resolution", "0"), "--resolution wants a number of samples"),
     ],
-    ids=["folder", "is a folder", "int8", "test elsewhere", "no data", "resolution"],
+    ids=["folder", "suffix", "is a folder", "int8", "test elsewhere", "no data", "resolution"],
 )
 def test_options_that_cannot_be_met_are_one_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -14,12 +14,13 @@ from ._resample import sizes
 if TYPE_CHECKING:
     from ..models import Model
 
-SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "conv": ".safetensors"}
-
 
 def export(
     model: ModelName,
-    format: Annotated[str, typer.Option(help="onnx, pt2 (torch.export) or conv (safetensors).")] = "onnx",  # noqa: A002
+    format: Annotated[  # noqa: A002
+        str | None,
+        typer.Option(help="onnx, pt2 (torch.export) or conv (safetensors); by default as --out ends, else onnx."),
+    ] = None,
     resolution: Annotated[
         str | None, typer.Option(help="Image size (64, 48x64) or length to sample kernels for.")
     ] = None,
@@ -34,7 +35,9 @@ def export(
     The file is read again and compared with the model.
     """
     from .. import export as exporting
+    from ..export._export import SUFFIXES, format_of
 
+    format = format_of(out or "", format)  # noqa: A001
     if int8 and format != "onnx":
         raise ValueError(f"--int8 is for --format onnx; got --format {format}")
     if test and resolution is not None:
@@ -43,7 +46,7 @@ def export(
     if data is not None and data.train.lengths is not None:
         raise ValueError(f"{data.name} has series of unequal length, which no exported file takes: leave out --test")
     scale = None if resolution is None else _scale(network, model, resolution)
-    name = Path(model).resolve().name + SUFFIXES.get(format, "")
+    name = Path(model).resolve().name + SUFFIXES[format]
     report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8, rtol=rtol)
     say(str(report))
     if data is not None:

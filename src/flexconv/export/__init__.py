@@ -1,7 +1,7 @@
 """Trained networks for places without flexconv: ONNX, torch.export, or plain convolutions in a safetensors file.
 
     from flexconv.export import export
-    report = export(model, "model.onnx", format="onnx", shape=(1, 3, 32, 32))
+    report = export(model, "model.onnx", shape=(1, 3, 32, 32))
     report.error                                    # 3e-07: the file was run, and compared with the model
 
 FlexConvs are sampled first (`flexconv.materialize`): a file holds convolutions and no generator, no FFT, nothing of

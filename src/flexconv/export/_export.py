@@ -25,7 +25,8 @@ from ._onnx import OPSET, quantize_onnx, require_onnx, run_onnx, save_onnx
 from ._report import Comparison, ExportError, ExportReport
 from ._trace import axes_of, axis_names, run_pt2, save_pt2, trace
 
-FORMATS = ("onnx", "pt2", "conv")
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "conv": ".safetensors"}
+FORMATS = tuple(SUFFIXES)
 
 Axes = tuple[tuple[str | int, ...], ...]
 
@@ -34,7 +35,7 @@ def export(
     model: nn.Module,
     path: str | os.PathLike[str],
     *,
-    format: str = "onnx",  # noqa: A002
+    format: str | None = None,  # noqa: A002
     example: torch.Tensor | Sequence[torch.Tensor] | None = None,
     shape: Sequence[int] | None = None,
     scale: float | Sequence[float] | None = None,
@@ -45,7 +46,7 @@ def export(
     """Write a model for use without flexconv, and prove that the file computes the same.
 
         export(model, "model.onnx")                                     # a network of flexconv.models
-        export(mine, "mine.pt2", format="pt2", shape=(1, 3, 32, 32))    # any module with FlexConvs in it, or none
+        export(mine, "mine.pt2", shape=(1, 3, 32, 32))                  # any module with FlexConvs in it, or none
         export(model, "large.onnx", scale=2)                            # for inputs with twice as many samples
 
     FlexConvs become plain convolutions first. The result is a function of the model in eval mode, in float32, on any
@@ -56,7 +57,8 @@ def export(
     Arguments:
         path: the file. Its folder must be there; a file that is there is replaced, at once, if all went well.
         format: "onnx" (opset 18, for onnxruntime and others), "pt2" (for `torch.export.load`), or "conv": safetensors,
-            for `flexconv.export.load_conv`.
+            for `flexconv.export.load_conv`. None: by the suffix of the file (.onnx, .pt2, .safetensors), "onnx" where
+            it has another. A format and a suffix that contradict each other are an error.
         example: an input, or a tuple of all that forward takes; floats in float32.
         shape: of an input [batch, channels, …], in place of example. A network of flexconv.models needs neither.
         scale: as in `flexconv.at_resolution`: samples per axis for each one the model was trained with.
@@ -69,8 +71,7 @@ def export(
         ExportError: it cannot be exported, or the file differs from the model by more than rtol. There is no file then.
 
     """
-    if format not in FORMATS:
-        unknown_name("export format", format, FORMATS)
+    format = format_of(path, format)  # noqa: A001
     if quantize and format != "onnx":
         raise ValueError(f'quantize=True is for format="onnx"; got format={format!r}')
     positive("rtol", rtol)
@@ -108,6 +109,20 @@ def export(
     except OSError as error:
         raise OSError(f"{target} cannot be written: {error.strerror or error}") from error
     return ExportReport(target, format, len(content), axes, comparisons, OPSET if format == "onnx" else None, quantized)
+
+
+def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa: A002
+    """The format of a file: the one asked for, or else that of its suffix."""
+    if format is not None and format not in FORMATS:
+        unknown_name("export format", format, FORMATS)
+    suffix = Path(path).suffix.lower()
+    named = next((each for each, its in SUFFIXES.items() if its == suffix), None)
+    if format is not None and named not in (None, format):
+        raise ValueError(
+            f"format={format!r} would be written into {Path(path).name}, and {suffix} is for {named!r}: use the suffix "
+            f"{SUFFIXES[format]}, or leave out the format"
+        )
+    return format or named or "onnx"
 
 
 def _check_target(path: str | os.PathLike[str]) -> Path:
