@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata, resources
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -143,3 +144,8 @@ def test_every_public_name_exists_once(name):
     missing = [public for public in module.__all__ if not hasattr(module, public)]
     assert not missing
     assert len({*module.__all__}) == len(module.__all__)
+
+
+def test_importing_all_of_it_brings_no_modules():
+    assert not [name for name in flexconv.__all__ if isinstance(getattr(flexconv, name), ModuleType)]
+    assert isinstance(flexconv.nn, ModuleType)

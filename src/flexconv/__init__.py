@@ -36,6 +36,7 @@ from .spectrum import alias_penalty as alias_penalty
 
 __version__ = "0.1.0"
 
+# no modules: `from flexconv import *` leaves torch's nn alone
 __all__ = [
     "ConversionReport",
     "FlexConv1d",
@@ -46,19 +47,12 @@ __all__ = [
     "Streaming",
     "alias_penalty",
     "at_resolution",
-    "compat",
     "convert",
     "create_model",
     "from_pretrained",
     "list_models",
     "materialize",
-    "models",
-    "nn",
-    "ops",
     "recalibrate_batchnorm",
     "refresh_extents",
-    "resolution",
     "save_pretrained",
-    "spectrum",
-    "testing",
 ]
