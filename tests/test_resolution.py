@@ -812,11 +812,20 @@ def test_modes_momenta_and_gradients_are_as_before():
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("batches", [[torch.randn(4, 2, 10), torch.randn(4, 5, 10)], []], ids=["wrong batch", "none"])
-def test_a_failure_leaves_the_model_as_it_was(batches):
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([torch.randn(4, 2, 10), torch.randn(4, 5, 10)], "expected input"),
+        ([], "needs at least one batch; got none"),
+        ([torch.randn(4, 2, 10), torch.full((4, 2, 10), math.nan)], "statistics of 1 over 2 batches are not finite"),
+        (torch.randn(4, 2, 10), r"got one tensor of shape \(4, 2, 10\): write \[tensor\]"),
+    ],
+    ids=["wrong batch", "none", "nan", "no list"],
+)
+def test_a_failure_leaves_the_model_as_it_was(batches, message):
     model = mixed_modes()
     before, state = settings_of(model), copy.deepcopy(model.state_dict())
-    with pytest.raises((RuntimeError, ValueError), match=r"expected input|needs at least one batch; got none"):
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
         recalibrate_batchnorm(model, batches)
     assert settings_of(model) == before
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

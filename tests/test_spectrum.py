@@ -543,6 +543,9 @@ def test_unknown_names_get_a_suggestion():
 
 def test_wrong_numbers_and_models_are_refused():
     layer = FlexConv2d(1, 2, 9)
+    for use in (alias_penalty, max_frequency, measured_bandwidth):
+        with pytest.raises(TypeError, match=r"mask must be True \(count the mask\) or False; got 'yes'"):
+            use(layer, mask="yes")
     with pytest.raises(ValueError, match=r"weight must be a finite number of at least 0; got -0.1"):
         alias_penalty(layer, weight=-0.1)
     for cutoff in (0.0, -1.0, math.nan):

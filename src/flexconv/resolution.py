@@ -81,9 +81,20 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
     Inputs should be augmented as in training: zeros that a crop brings in are part of the statistics that the network
-    knows, and without them it is worse than before. Where a batch fails, the old statistics come back.
+    knows, and without them it is worse than before. Where a batch fails or the
+    statistics are not finite, the old ones come back.
     """
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    if isinstance(batches, torch.Tensor):
+        raise TypeError(
+            f"recalibrate_batchnorm wants a list of batches; got one tensor of shape {tuple(batches.shape)}: write "
+            f"[tensor] if that is a batch"
+        )
+    named = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+    }
+    norms = list(named.values())
     if not norms:
         raise ValueError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
     modes = [(module, module.training) for module in model.modules()]
@@ -100,6 +111,12 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
             model(batch if isinstance(batch, torch.Tensor) else batch[0])
         if not count:
             raise ValueError("recalibrate_batchnorm needs at least one batch; got none")
+        for name, norm in named.items():
+            if not all(statistics.isfinite().all() for statistics in norm.buffers()):
+                raise ValueError(
+                    f"the statistics of {name or type(norm).__name__} over {count} batches are not finite: look for "
+                    f"NaN or infinity in the batches"
+                )
     except BaseException:
         for norm, statistics in zip(norms, before, strict=True):
             for name, buffer in norm.named_buffers():

@@ -59,6 +59,7 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
     if not isinstance(layer, FlexConvNd):
         raise TypeError(f"max_frequency wants a FlexConv layer; got {type(layer).__name__}")
     _check_formula(formula)
+    _check_mask(mask)
     cutoff = positive("cutoff", cutoff)
     if problem := no_spectrum(layer, formula):
         raise ValueError(problem)
@@ -78,6 +79,7 @@ def measured_bandwidth(
         raise TypeError(f"measured_bandwidth wants a FlexConv layer; got {type(layer).__name__}")
     if not 0 < energy < 1:
         raise ValueError(f"energy must lie between 0 and 1, a share of the whole; got {energy}")
+    _check_mask(mask)
     axes = [denser(axis, positive_int("oversample", oversample)) for axis in layer.axes]
     values = dense_kernel(layer, axes, mask=mask)
     return [bandwidth(energy_spectrum(values, d + 1), axis.spacing, energy) for d, axis in enumerate(axes)]
@@ -112,6 +114,7 @@ def alias_penalty(
 
     """
     _check_formula(formula)
+    _check_mask(mask)
     if method not in METHODS:
         unknown_name("method", method, METHODS)
     if missing not in MISSING:
@@ -134,6 +137,11 @@ def alias_penalty(
 def _check_formula(formula: str) -> None:
     if formula not in FORMULAS:
         unknown_name("formula", formula, FORMULAS)
+
+
+def _check_mask(mask: bool) -> None:
+    if not isinstance(mask, bool):
+        raise TypeError(f"mask must be True (count the mask) or False; got {mask!r}")
 
 
 def no_spectrum(layer: FlexConvNd, formula: str, name: str = "") -> str | None:
