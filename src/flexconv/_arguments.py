@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
+
+
+def as_int(value: Any) -> int | None:
+    """A whole number of any kind (numpy's, say) as a plain int; None where it is none, or a bool."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool | Sequence):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) -> tuple[int, ...]:
     """One integer per spatial axis: `3` → `(3, 3)`, `(3, 5)` → `(3, 5)`."""
-    values: Sequence[int] = (value,) * dims if isinstance(value, int) else value
-    if isinstance(values, str) or not isinstance(values, Sequence) or not all(_is_int(v) for v in values):
+    one = as_int(value)
+    entries = value if one is None else (one,) * dims
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise TypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
+    values = [number for number in map(as_int, entries) if number is not None]
+    if len(values) != len(entries):
         raise TypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
     if len(values) != dims:
         raise ValueError(f"{name} must have {dims} entries, one per axis; got {len(values)}: {value!r}")
-    for v in values:
-        if v < minimum:
-            raise ValueError(f"{name} must be at least {minimum}; got {value!r}")
-    return tuple(int(v) for v in values)
+    if any(number < minimum for number in values):
+        raise ValueError(f"{name} must be at least {minimum}; got {value!r}")
+    return tuple(values)
 
 
 def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> list[float]:
@@ -39,12 +55,13 @@ def positive(name: str, value: float) -> float:
 
 
 def positive_int(name: str, value: int) -> int:
-    """`value` itself where it is an int of at least 1."""
-    if not _is_int(value):
+    """`value` as a plain int where it is a whole number of at least 1."""
+    number = as_int(value)
+    if number is None:
         raise TypeError(f"{name} must be an int; got {value!r}")
-    if value < 1:
+    if number < 1:
         raise ValueError(f"{name} must be at least 1; got {value}")
-    return int(value)
+    return number
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
@@ -54,7 +71,3 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
     near = difflib.get_close_matches(str(name).lower(), spelled, n=1)
     hint = f"; did you mean {spelled[near[0]]!r}?" if near else ""
     raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(map(repr, known))}{hint}")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.weight_norm import WeightNorm
 
-from ._arguments import unknown_name
+from ._arguments import as_int, unknown_name
 from ._convert_find import Choice, Found, find_convolutions, refuse_unconvertible
 from ._convert_layer import GridSize, flexible_layer, grid_of, match_norm, target_of
 from ._convert_report import ConversionReport
@@ -74,7 +74,8 @@ def convert(
     """
     if init not in INITS:
         unknown_name("init", init, INITS)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    count = as_int(steps)
+    if count is None or count < 0:
         raise ValueError(f"steps must be a whole number, at least 0; got {steps!r}")
     if isinstance(generator, str) and generator not in GENERATORS:
         unknown_name("kernel generator", generator, GENERATORS)
@@ -90,8 +91,8 @@ def convert(
         for each, target in zip(found, targets, strict=True):
             if not target.isfinite().all():
                 raise ValueError(f"cannot fit the kernel of {each.where}: it holds values that are not finite")
-        with _progress(console, len(found) * steps) as advance:
-            errors = fit_kernels(made, targets, steps=steps, advance=advance)
+        with _progress(console, len(found) * count) as advance:
+            errors = fit_kernels(made, targets, steps=count, advance=advance)
     else:
         for each, layer in zip(found, made, strict=True):
             match_norm(each, layer)

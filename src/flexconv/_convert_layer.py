@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ._arguments import per_axis
+from ._arguments import as_int, per_axis, positive_int
 from ._convert_find import COUNTERPARTS, Found
 from ._fit_kernels import output_map
 from .nn import GENERATORS, GaussianMask
@@ -29,11 +29,11 @@ def grid_of(each: Found, kernel_size: int | Callable[[str, nn.Module], GridSize]
     old = each.kernel_size
     if kernel_size is None:
         return old
-    if isinstance(kernel_size, int):
-        per_axis("kernel_size", kernel_size, 1, minimum=1)
-        new = tuple(kernel_size if size > 1 else 1 for size in old)
-    elif callable(kernel_size):
+    if callable(kernel_size):
         new = per_axis("kernel_size", kernel_size(each.name, each.conv), len(old), minimum=1)
+    elif as_int(kernel_size) is not None:
+        most = positive_int("kernel_size", kernel_size)
+        new = tuple(most if size > 1 else 1 for size in old)
     else:
         raise TypeError(f"kernel_size must be an int, None or a function of (name, module); got {kernel_size!r}")
     if any(after < before for after, before in zip(new, old, strict=True)):

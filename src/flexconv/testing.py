@@ -6,7 +6,7 @@ For users' test suites, and ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 import torch
@@ -69,7 +69,7 @@ def assert_streaming_matches(
         whole = model.eval()(x)
     for module, mode in training:
         module.training = mode
-    sizes = chunks if isinstance(chunks, int) else list(chunks)
+    sizes = list(chunks) if isinstance(chunks, Iterable) else int(chunks)
     stream = Streaming(model)
     pieces = [stream(chunk) for chunk in x.split(sizes, axis)]
     streamed = torch.cat(pieces, axis) if whole.ndim == x.ndim else pieces[-1]
@@ -117,7 +117,7 @@ def resolution_error(
         Fraction(s).limit_denominator(64) for s in (scale if isinstance(scale, Sequence) else [scale] * layer.dims)
     ]
     sizes = [max(16, k - 1) for k in layer.kernel_size] if size is None else size
-    sizes = [sizes] * layer.dims if isinstance(sizes, int) else list(sizes)
+    sizes = list(sizes) if isinstance(sizes, Iterable) else [int(sizes)] * layer.dims
     sizes = [math.ceil(n / ratio.denominator) * ratio.denominator for n, ratio in zip(sizes, ratios, strict=True)]
     other = at_resolution(layer, [float(ratio) for ratio in ratios], crop=crop, copy=False)
     like = layer._like()

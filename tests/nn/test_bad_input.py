@@ -6,6 +6,7 @@ import math
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -102,6 +103,29 @@ def test_bad_arguments_are_refused_when_the_layer_is_made(case):
     arguments, error, parts = BAD_ARGUMENTS[case]
     with pytest.raises(error, match=says(*parts)):
         make(**arguments)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])
+def test_whole_numbers_of_any_kind_become_plain_ints(kind):
+    layer = FlexConv2d(
+        *(kind(2), kind(4), (kind(5), 3)),
+        stride=kind(1),
+        padding=(kind(1), (kind(2), 0)),
+        dilation=[kind(1), kind(2)],
+        groups=kind(2),
+        kernel=tiny,
+    )
+    assert str(layer) == str(FlexConv2d(2, 4, (5, 3), padding=(1, (2, 0)), dilation=(1, 2), groups=2, kernel=tiny))
+    numbers = [layer.in_channels, layer.out_channels, layer.groups, *layer.kernel_size, *layer.stride, *layer.dilation]
+    assert {type(number) for number in [*numbers, layer.padding[0], *layer.padding[1]]} == {int}
+    assert layer(torch.randn(1, 2, 8, 8)).shape == (1, 4, 6, 6)
+    assert type(FlexConv1d(1, 1, 5, padding=kind(2), kernel=tiny).padding) is int
+
+
+@pytest.mark.parametrize("value", [np.float64(5), np.True_, True, torch.tensor(5.0), np.array([5, 5])], ids=repr)
+def test_other_numbers_are_no_sizes(value):
+    with pytest.raises(TypeError, match="kernel_size must be an int"):
+        make(kernel_size=value)
 
 
 @pytest.mark.parametrize("arguments", [{"kernel_size": 8}, {"padding": "cusal"}, {"padding": [(1, 2, 3)]}])

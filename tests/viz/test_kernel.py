@@ -177,7 +177,7 @@ def test_layers_of_another_resolution_are_whole_in_the_picture(scale, draw):
     ("channels", "error", "message"),
     [
         (0, ValueError, "channels must be at least 1; got 0"),
-        (True, TypeError, "channels must be an int; got True"),
+        (True, TypeError, "channels must be a number, or pairs .* got True"),
         ("all", TypeError, "channels must be a number, or pairs .* got 'all'"),
         ([], TypeError, "channels must be a number, or pairs"),
         ([3], TypeError, "channels must be a number, or pairs"),

@@ -15,7 +15,7 @@ from torch import nn
 from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, no_autocast
 from ..ops._conv import ALGORITHMS, conv_nd
-from ..ops._geometry import Padding, Pads, output_size, resolve_padding
+from ..ops._geometry import Padding, Pads, output_size, plain_padding, resolve_padding
 from ..ops._low_rank import Alike, Factors, LowRank, Source, as_tensor
 from ._cache import KernelCache
 from ._extent import Extent, SizeSource, refresh
@@ -58,13 +58,13 @@ class FlexConvNd(nn.Module):
         self.in_channels = positive_int("in_channels", in_channels)
         self.out_channels = positive_int("out_channels", out_channels)
         self.groups = positive_int("groups", groups)
-        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if value % groups:
+        for name, value in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
+            if value % self.groups:
                 raise ValueError(f"{name} (={value}) must be divisible by groups (={groups})")
         self.kernel_size = per_axis("kernel_size", kernel_size, self.dims, minimum=1)
         self.stride = per_axis("stride", stride, self.dims, minimum=1)
         self.dilation = per_axis("dilation", dilation, self.dims, minimum=1)
-        self.padding = padding
+        self.padding = plain_padding(padding)
         resolve_padding(padding, self.kernel_size, self.dilation)  # refuse now what would fail at the first forward
         if padding_mode not in PADDING_MODES:
             unknown_name("padding_mode", padding_mode, PADDING_MODES)
@@ -75,7 +75,7 @@ class FlexConvNd(nn.Module):
         self.resampled_axes: tuple[Axis, ...] | None = None  # another grid than that of the arguments
         self.generator = self._make_generator(kernel, device, dtype)
         self.mask = self._make_mask(mask, device, dtype)
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.bias = nn.Parameter(torch.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
         self._ahead: torch.Tensor | LowRank | None = None  # sampled before the forward, see `_together.py`
         self._settle(fresh=not isinstance(kernel, nn.Module))

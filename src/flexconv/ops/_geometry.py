@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 
-from .._arguments import unknown_name
+from .._arguments import as_int, unknown_name
 from ._low_rank import LowRank
 
 Kernel = TypeVar("Kernel", bound=torch.Tensor | LowRank)
@@ -49,8 +49,8 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
     or a (left, right) pair. "same" puts half the span on either side, so it wants an odd span.
     """
     dims = len(kernel_size)
-    if isinstance(padding, str | int) and not isinstance(padding, bool):
-        entries: Sequence[str | int | Sequence[int]] = (padding,) * dims
+    if isinstance(padding, str) or as_int(padding) is not None:
+        entries: Sequence[str | int | Sequence[int]] = (padding,) * dims  # type: ignore[assignment]
     elif isinstance(padding, Sequence):
         entries = padding
     else:
@@ -58,6 +58,15 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
     if len(entries) != dims:
         raise ValueError(f"padding must have {dims} entries, one per axis; got {len(entries)}: {padding!r}")
     return tuple(_resolve_axis(*each) for each in zip(entries, kernel_size, dilation, strict=True))
+
+
+def plain_padding(padding: Padding) -> Padding:
+    """`padding` as it was written, with plain ints for whole numbers of other kinds."""
+    if isinstance(padding, str):
+        return padding
+    if (number := as_int(padding)) is not None:
+        return number
+    return tuple(map(plain_padding, padding)) if isinstance(padding, Sequence) else padding  # type: ignore[return-value]
 
 
 def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) -> tuple[int, int]:
@@ -75,10 +84,12 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
                 )
             return reach // 2, reach // 2
         unknown_name("padding", entry, PADDING_NAMES)
-    if isinstance(entry, int) and not isinstance(entry, bool):
-        return int(entry), int(entry)
-    if isinstance(entry, Sequence) and len(entry) == 2 and all(type(e) is int for e in entry):
-        return int(entry[0]), int(entry[1])
+    if (both := as_int(entry)) is not None:
+        return both, both
+    if isinstance(entry, Sequence) and len(entry) == 2:
+        left, right = map(as_int, entry)
+        if left is not None and right is not None:
+            return left, right
     raise TypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from .. import _sample as sample
-from .._arguments import positive_int
+from .._arguments import as_int, positive_int
 from ..nn._conv import FlexConvNd
 from ._kernel_curves import draw_curves
 from ._kernel_images import draw_images
@@ -46,7 +46,7 @@ def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] 
 def channel_pairs(layer: FlexConvNd, channels: int | Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The (output, input) channels to draw."""
     outputs, inputs = layer.out_channels, layer.in_channels // layer.groups
-    if isinstance(channels, int):
+    if as_int(channels) is not None:
         return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", channels), outputs * inputs)]
     pairs = list(channels) if isinstance(channels, Sequence) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
