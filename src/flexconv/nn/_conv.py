@@ -288,7 +288,11 @@ class FlexConvNd(nn.Module):
     def _follow(self) -> None:
         source = self._size_source
         if source is not None:
-            self._extent.follow(source)
+            self._extent.follow(source, name=self._description)
+
+    def _description(self) -> str:
+        """What tells a layer from others where it knows no name of its own."""
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size})"
 
     def train(self, mode: bool = True) -> FlexConvNd:
         """As for every module; and the kernel is sampled anew."""

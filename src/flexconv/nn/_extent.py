@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -73,11 +73,11 @@ class Extent:
         """What a copy or a pickle takes along: not the note of which tensors were looked at."""
         return {**self.__dict__, "_seen": None}
 
-    def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str = "") -> None:
+    def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str) -> None:
         """Set the window from host copies `values` of the source's size parameters."""
         if not all(math.isfinite(v) for parameter in values for v in parameter.flatten().tolist()):
             raise ValueError(
-                f"cannot size the kernel of {name or 'a layer'}: its size parameters must be finite, "
+                f"cannot size the kernel of {name}: its size parameters must be finite, "
                 f"but are {[v.tolist() for v in values]}"
             )
         with torch.no_grad():
@@ -98,14 +98,14 @@ class Extent:
         """Compiled code goes back to the whole grid: nobody promises that the window still holds."""
         self.given = self.whole
 
-    def follow(self, source: SizeSource) -> None:
+    def follow(self, source: SizeSource, *, name: Callable[[], str]) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
         parameters = source.size_parameters()
         if not all(map(readable, parameters)):
             self.taps = self.windows = self.whole  # no numbers to read: meta tensors, vmap over parameters
             self._seen = None
         elif self._seen is None or not self._seen.hold(parameters):
-            self.update(source, [p.detach().cpu() for p in parameters])
+            self.update(source, [p.detach().cpu() for p in parameters], name=name())
 
 
 def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
