@@ -46,8 +46,8 @@ def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] 
 def channel_pairs(layer: FlexConvNd, channels: int | Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The (output, input) channels to draw."""
     outputs, inputs = layer.out_channels, layer.in_channels // layer.groups
-    if as_int(channels) is not None:
-        return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", channels), outputs * inputs)]
+    if (number := as_int(channels)) is not None:
+        return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", number), outputs * inputs)]
     pairs = list(channels) if isinstance(channels, Sequence) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise TypeError(f"channels must be a number, or pairs (output channel, input channel); got {channels!r}")
