@@ -59,6 +59,9 @@ def ship(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     name: Annotated[str, typer.Option(help="What from_pretrained will call it.")],
     into: Annotated[Path | None, typer.Option(help="Folder; by default the one of the package.")] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of the weights, such as cc-by-4.0; by default mit in the package, else none.")
+    ] = None,
 ) -> None:
     """Make the network of a run loadable by name.
 
@@ -66,8 +69,9 @@ def ship(
     from_pretrained and `flexconv eval` know the name.
     """
     from .. import paper as papers
+    from ..models._pretrained import SHIPPED
 
-    say(str(papers.ship(run, name) if into is None else papers.ship(run, name, into=into)))
+    say(str(papers.ship(run, name, into=SHIPPED if into is None else into, licence=licence)))
 
 
 def _list(items: list[Item], ledger: Ledger) -> None:

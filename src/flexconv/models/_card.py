@@ -11,14 +11,11 @@ from ._inputs import Inputs
 
 CARD = """---
 library_name: flexconv
-license: {licence}
-tags: [flexconv, continuous-kernels]
+{licence}tags: [flexconv, continuous-kernels]
 ---
 # {title}
 
-{about}
-
-| | |
+{about}| | |
 |---|---|
 {facts}
 
@@ -40,23 +37,23 @@ _SIZES = {1: "length", 2: "height, width"}
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What nobody can read off the weights, in words.
+    """What nobody can read off the weights, in words; what is empty is left out.
 
     data: what it was trained on, and whose that is.
     recipe: how it was trained: the name of a recipe, a command, or a sentence.
     accuracy: what it reaches, on what: "98.6 % of 360 test images".
-    licence: of the weights, as the hub names licences.
+    licence: of the weights, as the hub names licences ("mit", "cc-by-4.0"); None: not stated.
     about: one or two sentences for the top.
     """
 
     data: str
     recipe: str
     accuracy: str
-    licence: str = "mit"
+    licence: str | None = None
     about: str = "A network whose convolutions learned how large they are."
 
     def text(self, model: Model, repo_id: str) -> str:
-        """The card of a network, in markdown."""
+        """The card of a network, in markdown. `repo_id`: what `from_pretrained` will find it by."""
         parameters = sum(p.numel() for p in model.parameters())
         facts = {
             "network": f"{type(model).__name__}, {parameters:,} parameters",
@@ -64,13 +61,13 @@ class ModelCard:
             **({} if model.inputs is None else _inputs(model.inputs)),
             "recipe": self.recipe,
             "accuracy": self.accuracy,
-            "licence": self.licence,
+            "licence": self.licence or "not stated",
         }
         return CARD.format(
-            licence=json.dumps(self.licence),
+            licence=f"license: {json.dumps(self.licence)}\n" if self.licence else "",
             title=repo_id.rpartition("/")[2],
-            about=self.about,
-            facts="\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items()),
+            about=f"{self.about}\n\n" if self.about else "",
+            facts="\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value),
             repo_id=json.dumps(repo_id),
             shape=f"[batch, {model.in_channels}, {_SIZES[model.dims]}]",
             classes=model.num_classes,
