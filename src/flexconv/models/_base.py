@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -65,7 +66,7 @@ def check_dropout(dropout: float) -> float:
 def _plain(name: str, value: object) -> Any:
     """`value` as JSON gives it back."""
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, default=operator.index))  # whole numbers of numpy's
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be made of finite numbers, text, lists and dicts, so that it can be saved; got {value!r}"
