@@ -302,6 +302,10 @@ def test_the_bound_is_the_highest_product_of_channels(seed, mask, generator):
     bound, highest = max_frequency(layer, mask=mask), highest_product(layer, mask=mask)
     assert (highest * (1 - 1e-12) <= bound).all()
     assert (bound <= 1.05 * highest).all()
+    bound.sum().backward()  # a faster sine or a narrower envelope never makes it lower
+    for name in ("frequency", "gamma"):
+        if (parameter := getattr(layer.generator, name, None)) is not None:
+            assert (parameter * parameter.grad >= 0).all()
 
 
 def test_without_an_envelope_the_frequency_is_that_of_the_sines():

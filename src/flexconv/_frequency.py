@@ -78,12 +78,13 @@ def _exact_filters(terms: _Terms, extra: torch.Tensor | float, cutoff: float) ->
 
 
 def _path_frequencies(terms: _Terms, extra: torch.Tensor, cutoff: float) -> torch.Tensor:
-    """max over c_1 … c_L of ( Σ_l |W| + h √( Σ_l p + extra ) ) / 2π, at most 0.4 % of the root too high → [G, D].
+    """A bound on max over c_1 … c_L of ( Σ_l |W| + h √( Σ_l p + extra ) ) / 2π → [G, D].
 
     A root is the least of many sums, √s = min_t ½ (s/t + t), and for a given t each filter has its largest channel by
-    itself. Every t gives a bound; those tried go down in steps of 2^¼ from the root with every filter's largest p.
+    itself. Every t gives a bound; those tried go down in steps of 2^¼ from the root with every filter's largest p. They
+    have no gradient: at the best t it would be 0.
     """
-    highest = _root(terms.precision.amax(2).sum(1) + extra)
+    highest = _root(terms.precision.amax(2).sum(1) + extra).detach()
     steps = torch.arange(24, dtype=highest.dtype, device=highest.device)
     t = highest * torch.exp2(-steps / 4)[:, None, None]  # [tried, G, D]
     channels = terms.frequency.abs() + cutoff / 2 * terms.precision / t[:, :, None, None]  # [tried, G, L, C, D]

@@ -81,7 +81,7 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
     Inputs should be augmented as in training: zeros that a crop brings in are part of the statistics that the network
-    knows, and without them it is worse than before. Where a batch fails or the
+    knows, and without them it may be worse than before. Where a batch fails or the
     statistics are not finite, the old ones come back.
     """
     if isinstance(batches, torch.Tensor):

@@ -49,11 +49,11 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
         cutoff: how many standard deviations of an envelope's spectrum count, h. Of the energy of a Gabor filter,
             erfc(h)/2 lies beyond, 0.2 % for 2; more, up to 5 %, where W is far below γ and the sine crosses 0 at the
             centre, so that its two Gaussians all but cancel.
-        formula: "exact", as at the top of this module; a product is not looked for but bounded, less than 0.4 % above
-            the highest in most networks and never below. "authors" is what the published code computes, a number that
-            all axes share: Σ_l max_cd |W| + h max_cd |γ|, plus h / min_d σ_d for the mask, over 2π; above the exact
-            one. "paper" is the printed formula, Σ_l max_c (max_d W + h min_d γ) plus h / max_d σ_d, over 2π: no
-            bound, because a negative W is as high a frequency and a narrow envelope has a wide spectrum.
+        formula: "exact", as at the top of this module; the highest product is not looked for but bounded from above,
+            by less than 1 % in the networks that come with flexconv. "authors" is what the published code computes, a
+            number that all axes share: Σ_l max_cd |W| + h max_cd |γ|, plus h / min_d σ_d for the mask, over 2π; above
+            the exact one. "paper" is the printed formula, Σ_l max_c (max_d W + h min_d γ) plus h / max_d σ_d, over 2π:
+            no bound, because a negative W is as high a frequency and a narrow envelope has a wide spectrum.
 
     """
     if not isinstance(layer, FlexConvNd):

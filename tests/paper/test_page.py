@@ -68,10 +68,7 @@ def test_a_table_alone(capsys):
 def test_figures_are_drawn_into_a_folder(tmp_path, capsys):
     assert cli.run(["paper", "figure7", "--results", "nowhere", "--out", str(tmp_path / "a")]) == 0
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["figure7-flexnet7-cifar10-kernel.png"]
-    assert "stands in" not in capsys.readouterr().out
-    assert cli.run(["paper", "figure8", "--results", "nowhere", "--out", str(tmp_path / "b")]) == 0
-    assert any("flexnet3-digits" in path.name for path in (tmp_path / "b").iterdir())
-    assert "stands in" in capsys.readouterr().out
+    assert re.search(r"flexnet7-cifar10 +flexnet7-cifar10 +drawn", capsys.readouterr().out)
 
 
 def test_the_plan_is_made_of_commands(capsys, ledger):

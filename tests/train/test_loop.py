@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import threading
 from functools import partial
@@ -291,3 +292,28 @@ def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
     again = train.resume(tmp_path / "run")
     assert again["source"]["test_accuracy"] == results["source"]["test_accuracy"]
     assert again["target"]["test_accuracy"] == results["target"]["test_accuracy"]
+    # the source is known by its weights alone, as in a repository, and is not trained again
+    (tmp_path / "run" / "results.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "source" / "checkpoints")
+    epochs = (tmp_path / "run" / "source" / "metrics.jsonl").read_text()
+    assert train.resume(tmp_path / "run") == again
+    assert (tmp_path / "run" / "source" / "metrics.jsonl").read_text() == epochs
+    assert not (tmp_path / "run" / "source" / "checkpoints").exists()
+
+
+def test_cross_resolution_without_batch_norm_measures_none(tmp_path):
+    recipe = train.build_recipe(
+        {
+            "kind": "cross-resolution",
+            "source": 8,
+            "target": 12,
+            "finetune_epochs": 0,
+            "model": {"name": "flexnet3", "widths": [3], "norm": "layer", "generator_options": {"hidden": 4}},
+            "data": {"name": "digits"},
+            "epochs": 1,
+            "batch_size": 400,
+        }
+    )
+    results = train.train(recipe, tmp_path / "run", plots=False)
+    assert "out_of_the_box" in results
+    assert "norms_measured" not in results

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..models import Model, from_pretrained
-from ..models._pretrained import CONFIG, SHIPPED
 from ..nn._conv import FlexConvNd
 from ._item import NOT_RUN, Grid, Item, Job, Section
 from ._ledger import Ledger
@@ -20,19 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures(Item):
-    """Pictures of networks: those of the paper where they were trained, else small ones that stand in for them."""
+    """Pictures of the paper's networks that were trained."""
 
     networks: Mapping[str, str]  # shipped name → recipe
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, Callable[[Model], Figure]] = field(repr=False)  # what is drawn of each, by name
 
     def section(self, ledger: Ledger) -> Section:
         found = {name: ledger.network(recipe, name) for name, recipe in self.networks.items()}
         rows = [(name, recipe, "drawn" if found[name] else NOT_RUN) for name, recipe in self.networks.items()]
         done = sum(folder is not None for folder in found.values())
-        shown = [] if done else [(name, self.stand_ins[name], "drawn, stands in") for name in self._shipped()]
-        notes = self.notes if done or not shown else (*self.notes, "A small network for digits stands in.")
-        return Section(Grid(("network", "recipe", "state"), tuple(rows + shown)), None, notes, done, len(rows))
+        return Section(Grid(("network", "recipe", "state"), tuple(rows)), None, self.notes, done, len(rows))
 
     def jobs(self, ledger: Ledger, seeds: Sequence[int] | None = None) -> list[Job]:
         missing = [recipe for name, recipe in self.networks.items() if ledger.network(recipe, name) is None]
@@ -40,16 +36,12 @@ class Pictures(Item):
         wanted = [(name, seed) for name, seed in wanted if seed not in {log.seed for log in ledger.finished(name)}]
         return [Job(name, seed, replace(ledger.load(name), seed=seed)) for name, seed in wanted]
 
-    def _shipped(self) -> list[str]:
-        return [name for name in self.stand_ins if (SHIPPED / name / CONFIG).is_file()]
-
     def pictures(self, ledger: Ledger) -> dict[str, Callable[[], Figure]]:
         found = {name: ledger.network(recipe, name) for name, recipe in self.networks.items()}
-        folders = {name: folder for name, folder in found.items() if folder is not None}
-        folders = folders or {name: SHIPPED / name for name in self._shipped()}
         return {
             f"{self.name}-{name}-{kind}": functools.partial(_draw, view, folder)
-            for name, folder in folders.items()
+            for name, folder in found.items()
+            if folder is not None
             for kind, view in self.views.items()
         }
 

@@ -42,7 +42,6 @@ FIGURE = Pictures(
             "exact": "",
         }.items()
     },
-    stand_ins={"flexnet3-digits": "digits", "flexnet3-digits-penalty": "digits/penalty"},
     views={"spectrum": _spectrum, "kernel": _kernel, "kernel-twice-as-fine": _finer_kernel},
     notes=("Published: with the penalty, frequencies end near the Nyquist limit of the grid.",),
 )

@@ -20,7 +20,8 @@ KEPT = torch.bfloat16  # type of what is written for every point to be read on t
 WIDEST = 64  # hidden layer
 CHANNELS = 16  # of the output: the smallest matrix that Triton multiplies
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # for tests without a GPU
+# for tests without a GPU; as Triton reads it
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"))
 
 
 @triton.jit

@@ -64,6 +64,8 @@ class FitGroup:
 
     def _fuse(self, generator: KernelGenerator) -> Callable[[], torch.Tensor] | None:
         """Gradients of all parameters by a few kernels; None without Triton, or where none are for this generator."""
+        if torch.version.hip is not None:  # the kernels have instructions of NVIDIA's cards
+            return None
         try:
             from ._fused_fit import FusedSirenStep, FusedStep, can_fuse, can_fuse_siren
         except ImportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -18,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import data as datasets
 from ..data import DataSplits, DeviceBatches
-from ..models import Inputs, Model, create_model, save_pretrained
+from ..models import Inputs, Model, create_model, from_pretrained, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution, recalibrate_batchnorm
@@ -32,7 +33,7 @@ from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
 from .sync_norm import synchronise_norms
 
-NORM_BATCHES = 32  # of the training part, to measure batch norms on at another resolution
+NORM_IMAGES = 2048  # of the training part, at least, to measure batch norms on at another resolution
 
 
 def train(
@@ -139,7 +140,7 @@ def _cross_resolution(
     change = shot.accuracy - before["test_accuracy"]
     results = {"source": before, "out_of_the_box": _score(shot), "change_out_of_the_box": change}
     told = f"out of the box at {recipe.target}: {100 * shot.accuracy:.2f} %"
-    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+    if any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules()):
         measured = _test(with_norms_measured(model, high, recipe, fabric), high, recipe, fabric)
         change = measured.accuracy - before["test_accuracy"]
         results |= {"norms_measured": _score(measured), "change_norms_measured": change}
@@ -173,6 +174,9 @@ def fit_classifier(
 
     `model` is left with its final weights; where the folder holds a finished run, with those.
     """
+    if folder.finished and folder.weights.is_dir():
+        model.load_state_dict(from_pretrained(folder.weights).state_dict())
+        return folder.read_results()
     if fabric.is_global_zero:
         folder.write_recipe(recipe)
         if not folder.finished:
@@ -275,7 +279,7 @@ def with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric: 
         dtype=torch.float64 if recipe.precision == "fp64" else torch.float32,
         seed=recipe.seed,
     )  # the same in every process
-    recalibrate_batchnorm(model, islice(batches, NORM_BATCHES))
+    recalibrate_batchnorm(model, islice(batches, math.ceil(NORM_IMAGES / recipe.batch_size)))
     return model
 
 
