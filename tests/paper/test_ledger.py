@@ -10,6 +10,7 @@ import pytest
 
 from flexconv.models._pretrained import SHIPPED
 from flexconv.paper import ITEMS, Ledger, items
+from flexconv.paper._item import NOTHING
 from flexconv.paper._measures import ACCURACY, show
 from flexconv.paper._table import Column, Row, Table, published_value
 from flexconv.train import RunFolder, list_recipes, load_recipe
@@ -39,6 +40,16 @@ def test_nothing_was_run(tmp_path):
     assert section.grid.rows == (("A", "1M", "92.2 ± 0.1", "not run"),)
     assert (section.state, section.runs) == ("not run", None)
     assert section.notes == ("Published: the authors' best test epoch.", "n.")
+
+
+def test_a_column_that_nobody_published_has_ours_alone(tmp_path):
+    rows = (Row("A", "1M", ("92.2", NOTHING), RECIPE), Row("B", "1M", (NOTHING, NOTHING), "flexnet3-cifar10"))
+    table = replace(TABLE, columns=(Column("accuracy"), Column("again")), rows=rows)
+    write(tmp_path, "a", accuracy=0.920)
+    grid = table.section(Ledger(tmp_path)).grid
+    assert grid.titles[2:] == ("accuracy, published", "accuracy, ours", "again, ours")
+    assert grid.rows[0][2:] == ("92.2", "92.00 (n = 1; −0.20)", "92.00 (n = 1)")
+    assert grid.rows[1][2:] == (NOTHING, "not run", "not run")
 
 
 def test_seeds_are_averaged_and_the_gap_is_told(tmp_path):
