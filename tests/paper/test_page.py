@@ -12,7 +12,7 @@ from flexconv import cli
 from flexconv.paper import Ledger, items
 from flexconv.paper._page import page
 from flexconv.paper._plan import WANTED, estimate, plan, to_ship
-from flexconv.train import list_recipes
+from flexconv.train import RunFolder, list_recipes
 from flexconv.train._read import build_recipe, plain
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,12 @@ def test_the_plan_is_made_of_commands(capsys, ledger):
     for line in runs:
         words = shlex.split(line, comments=True)
         assert words[:2] in (["flexconv", "train"], ["flexconv", "fit"])
-        assert words[2] in known
+        if words[2] == "--resume":
+            run = RunFolder(RESULTS.parent / words[3])
+            assert run.exists
+            assert not run.finished
+        else:
+            assert words[2] in known
 
 
 def test_an_estimate_is_that_of_a_log_on_a_gpu(tmp_path):

@@ -26,7 +26,7 @@ class Wanted:
 
 
 _ABLATIONS = ("gabor", "gabor-anisotropic", "gabor-init", "fourier", "siren", "njet", "conv3", "conv33")
-_KODAK = ("magnet-shared", "gabor", "gabor-init", "fourier", "siren")
+_KODAK = ("magnet-shared", "gabor", "gabor-init", "fourier", "siren", "siren-10")
 _SERIES = ("smnist", "pmnist", "scifar10", "npcifar10", "character-trajectories")
 _CROSS = "cross-resolution-cifar10"
 
@@ -80,14 +80,15 @@ def _missing(wanted: Wanted, ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def command(name: str, seed: int, ledger: Ledger) -> str:
-    """What starts a run, in the folder where `flexconv paper --run` would put it."""
+    """What starts a run, or goes on with it, in the folder where `flexconv paper --run` would put it."""
     is_fit = isinstance(ledger.load(name), FitRecipe)
+    folder, verb = run_folder(Path("results/runs"), name, seed), "fit" if is_fit else "train"
+    begun = [log for log in ledger.logs if log.path.name == folder.name and not log.finished]
+    if any(next(log.path.rglob("*.ckpt"), None) for log in begun):
+        return f"flexconv {verb} --resume {folder}"
     settings = [f"seed={seed}"] if seed else []
     settings += [] if is_fit else FAST
-    folder = run_folder(Path("results/runs"), name, seed)
-    return " ".join(
-        ["flexconv", "fit" if is_fit else "train", name, *(f"--set {each}" for each in settings), f"--out {folder}"]
-    )
+    return " ".join(["flexconv", verb, name, *(f"--set {each}" for each in settings), f"--out {folder}"])
 
 
 def estimate(name: str, ledger: Ledger) -> str:
