@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flexconv import _bandwidth, _frequency
+from flexconv import _bandwidth, _frequency, from_pretrained
 from flexconv.compat import from_authors
+from flexconv.models._pretrained import shipped_names
 from flexconv.nn import (
     FlexConv1d,
     FlexConv2d,
@@ -26,6 +27,7 @@ from flexconv.nn import (
     NJet,
     RotatedGaussianMask,
 )
+from flexconv.nn._conv import FlexConvNd
 from flexconv.spectrum import alias_penalty, max_frequency, measured_bandwidth, nyquist
 
 from .conftest import Golden, relative_error
@@ -97,7 +99,7 @@ def highest_product(layer, *, mask, cutoff=2.0):
     frequencies, precisions = torch.zeros(1, layer.dims), torch.zeros(1, layer.dims)
     for w, p in zip(layer.generator.frequency.abs(), precision, strict=True):
         frequencies, precisions = ((a[:, None] + b).flatten(0, 1) for a, b in ((frequencies, w), (precisions, p)))
-    extra = layer.mask.sigma.square().reciprocal() if mask else 0.0
+    extra = _frequency.window_of([layer]).precision[0] if mask else 0.0
     return ((frequencies + cutoff * (precisions + extra).sqrt()).amax(0) / (2 * math.pi)).detach()
 
 
@@ -306,6 +308,15 @@ def test_the_bound_is_the_highest_product_of_channels(seed, mask, generator):
     for name in ("frequency", "gamma"):
         if (parameter := getattr(layer.generator, name, None)) is not None:
             assert (parameter * parameter.grad >= 0).all()
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_the_bound_is_within_a_per_cent_in_shipped_networks(name):
+    for layer in from_pretrained(name).modules():
+        for mask in (False, True) if isinstance(layer, FlexConvNd) else ():
+            bound, highest = max_frequency(layer, mask=mask).detach(), highest_product(layer, mask=mask)
+            assert (highest * (1 - 1e-5) <= bound).all()
+            assert (bound <= 1.01 * highest).all()
 
 
 def test_without_an_envelope_the_frequency_is_that_of_the_sines():

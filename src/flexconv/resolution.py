@@ -81,19 +81,15 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
     At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
     begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
     Inputs should be augmented as in training: zeros that a crop brings in are part of the statistics that the network
-    knows, and without them it may be worse than before. Where a batch fails or the
-    statistics are not finite, the old ones come back.
+    knows, and without them it may be worse than before. Where a batch fails or the statistics are not finite, the old
+    ones come back.
     """
     if isinstance(batches, torch.Tensor):
         raise TypeError(
             f"recalibrate_batchnorm wants a list of batches; got one tensor of shape {tuple(batches.shape)}: write "
             f"[tensor] if that is a batch"
         )
-    named = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.track_running_stats
-    }
+    named = measurable_norms(model)
     norms = list(named.values())
     if not norms:
         raise ValueError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
@@ -127,6 +123,12 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
             norm.momentum = momentum
         for module, mode in modes:
             module.training = mode
+
+
+def measurable_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The batch norms of a model that keep running statistics, by name."""
+    modules = model.named_modules()
+    return {name: norm for name, norm in modules if isinstance(norm, _BatchNorm) and norm.track_running_stats}
 
 
 def _scales(scale: float | Sequence[float], dims: int) -> list[float]:

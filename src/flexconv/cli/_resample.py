@@ -43,7 +43,7 @@ def resample(
     if recalibrate:
         if splits.train.lengths is not None:
             raise ValueError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
-        augment = "crop_flip" if recipe is not None and recipe.data.augment else None  # as when norms were trained
+        augment = None if recipe is None else recipe.data.augmentation  # as when norms were trained
         batches = _batches_at(after, splits, "train", scorer, network, shuffle=True, augment=augment)
         recalibrate_batchnorm(network.to(scorer.device), islice(batches, recalibrate))
     there = scorer(network, _batches_at(after, splits, "test", scorer, network))

@@ -50,7 +50,7 @@ def load(
         raise ValueError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
     if not 0 <= validation < 1:
         raise ValueError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
-    check_options(name, options)
+    _check_options(name, options)
     folder = data_root(root)
     if chosen.needs_files:
         _registry.require(chosen, folder, described_root(root), verify=verify)
@@ -58,8 +58,7 @@ def load(
     return _assemble(chosen, source, validation=validation, seed=seed, protocol=protocol)
 
 
-def check_options(name: str, given: dict[str, Any]) -> None:
-    """Refuse options that a data set does not have, and to go on without one that it needs."""
+def _check_options(name: str, given: dict[str, Any]) -> None:
     known = _registry.options(name)
     for option in given:
         if not known:

@@ -73,12 +73,15 @@ def add(place, value):
 
 @triton.jit
 def compare(
-    h, last_map, last_bias, targets, point, inside, points, channels, share, C: tl.constexpr, PRODUCTS: tl.constexpr
-):
-    """The output map → the squared error of a block of points, and the loss's gradient there [C, points]."""
+    h, last_map, last_bias, targets, point, inside, points, channels, share, errors, number,
+    C: tl.constexpr, PRODUCTS: tl.constexpr,
+):  # fmt: skip
+    """The output map at a block of points. Writes ∂y → the squared error, and sums [C, 4] of ∂y."""
     colour = tl.arange(0, C)
     drawn = tl.dot(last_map, h, input_precision=PRODUCTS) + last_bias[:, None]
     wanted = inside[None, :] & (colour[:, None] < channels)
     target = tl.load(targets + colour[:, None] * points + point[None, :], mask=wanted, other=0.0)
     error = tl.where(wanted, drawn - target, 0.0)
-    return tl.sum(error * error), error * (2.0 * share)
+    d = error * (2.0 * share)
+    keep(errors, number, d, C)
+    return tl.sum(error * error), gather(d, C, h.shape[1])

@@ -60,12 +60,11 @@ def forward(
             angle = _angle(u, tl.load(vectors + OMEGA))
             keep(layers, (picture * (DEPTH - 1) + layer) * blocks + block, angle, ROWS)
             h, _ = _sine(angle)
-        squared, d = compare(
-            h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share, C, PRODUCTS
-        )
-        loss += squared
-        bias_sum += gather(d, C, B)
-        keep(errors, picture * blocks + block, d, C)
+        squared, part = compare(
+            h, last_map, last_bias, targets, row * width + column, inside, width * height, channels, share,
+            errors, picture * blocks + block, C, PRODUCTS,
+        )  # fmt: skip
+        loss, bias_sum = loss + squared, bias_sum + part
 
     place = picture * programs + program
     add(sums + place * TOTAL + AT_OUT_BIAS + colour, tl.sum(bias_sum, 1))

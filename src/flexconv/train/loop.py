@@ -253,7 +253,7 @@ class Trainer:
             getattr(data, part),
             self.recipe.batch_size,
             shuffle=train,
-            augment="crop_flip" if train and self.recipe.data.augment else None,
+            augment=self.recipe.data.augmentation if train else None,
             device=self.fabric.device,
             dtype=torch.float64 if self.recipe.precision == "fp64" else torch.float32,
             seed=self.recipe.seed,

@@ -41,6 +41,11 @@ class DataRecipe:
                 f"data.validation is a share of the training set, at least 0, below 1; got {self.validation}"
             )
 
+    @property
+    def augmentation(self) -> str | None:
+        """Of training batches, as `DeviceBatches` names it."""
+        return "crop_flip" if self.augment else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimRecipe:

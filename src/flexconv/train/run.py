@@ -15,14 +15,13 @@ import torch
 from lightning.fabric import Fabric
 from rich.console import Console
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import data as datasets
 from ..data import DataSplits, DeviceBatches
 from ..models import Inputs, Model, create_model, from_pretrained, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
-from ..resolution import at_resolution, recalibrate_batchnorm
+from ..resolution import at_resolution, measurable_norms, recalibrate_batchnorm
 from ._machine import machine, now
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
@@ -140,8 +139,8 @@ def _cross_resolution(
     change = shot.accuracy - before["test_accuracy"]
     results = {"source": before, "out_of_the_box": _score(shot), "change_out_of_the_box": change}
     told = f"out of the box at {recipe.target}: {100 * shot.accuracy:.2f} %"
-    if any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules()):
-        measured = _test(with_norms_measured(model, high, recipe, fabric), high, recipe, fabric)
+    if measurable_norms(model):
+        measured = _test(_with_norms_measured(model, high, recipe, fabric), high, recipe, fabric)
         change = measured.accuracy - before["test_accuracy"]
         results |= {"norms_measured": _score(measured), "change_norms_measured": change}
         told += f", with norms measured there {100 * measured.accuracy:.2f} %"
@@ -267,14 +266,14 @@ def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) ->
     return evaluate_exactly(model.to(fabric.device), batches)
 
 
-def with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Model:
+def _with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Model:
     """A copy whose batch norms have the statistics of the data, augmented as for training; labels are not used."""
     model = copy.deepcopy(model).to(fabric.device)
     batches = DeviceBatches(
         data.train,
         recipe.batch_size,
         shuffle=True,
-        augment="crop_flip" if recipe.data.augment else None,
+        augment=recipe.data.augmentation,
         device=fabric.device,
         dtype=torch.float64 if recipe.precision == "fp64" else torch.float32,
         seed=recipe.seed,
