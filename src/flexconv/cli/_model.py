@@ -86,6 +86,7 @@ def load_with_data(
 
 def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
     """["path=photos", "image_size=32"] → {"path": "photos", "image_size": 32}; values are read as those of --set."""
+    from ..data._load import check_options
     from ..train._read import parse_override
 
     if data is None and options:
@@ -98,6 +99,8 @@ def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
         if not re.match(r"\w+=", option):
             raise ValueError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
         given |= parse_override(option)
+    if data is not None:
+        check_options(data, given)  # here too: `root` and the like would be taken for arguments of `load`
     return given
 
 

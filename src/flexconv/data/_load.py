@@ -50,7 +50,7 @@ def load(
         raise ValueError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
     if not 0 <= validation < 1:
         raise ValueError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
-    _check_options(name, options)
+    check_options(name, options)
     folder = data_root(root)
     if chosen.needs_files:
         _registry.require(chosen, folder, described_root(root), verify=verify)
@@ -58,7 +58,8 @@ def load(
     return _assemble(chosen, source, validation=validation, seed=seed, protocol=protocol)
 
 
-def _check_options(name: str, given: dict[str, Any]) -> None:
+def check_options(name: str, given: dict[str, Any]) -> None:
+    """Refuse options that a data set does not have, and to go on without one that it needs."""
     known = _registry.options(name)
     for option in given:
         if not known:
