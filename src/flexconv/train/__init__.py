@@ -29,7 +29,7 @@ from .recipe import (
     Recipe,
     ScheduleRecipe,
 )
-from .run import build_model, default_folder, fit_classifier, load_data, make_fabric, resume, train
+from .run import build_model, default_folder, fit_classifier, leave_processes, load_data, make_fabric, resume, train
 from .stopping import Interrupted
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "evaluate_exactly",
     "fit",
     "fit_classifier",
+    "leave_processes",
     "list_recipes",
     "load_checkpoint",
     "load_data",

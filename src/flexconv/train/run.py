@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 from collections.abc import Mapping
@@ -95,9 +96,7 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
             folder.write_recipe(recipe)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
             folder.write_results(results)
-    if fabric.world_size > 1:  # leave together: who waits for a process that is gone, aborts
-        fabric.barrier()
-        torch.distributed.destroy_process_group()
+    leave_processes(fabric)
     return results
 
 
@@ -221,6 +220,14 @@ def make_fabric(recipe: Recipe, device: str) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def leave_processes(fabric: Fabric) -> None:
+    """End what `make_fabric` began between processes, when no trainer is in use any more."""
+    if fabric.world_size > 1:
+        fabric.barrier()  # leave together: who waits for a process that is gone, aborts
+        torch.distributed.destroy_process_group()
+        gc.collect()  # cycles of references hold wrapped models, those the group's threads, which abort in an exit
 
 
 def load_data(recipe: Recipe) -> DataSplits:
