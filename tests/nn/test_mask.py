@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from flexconv.nn import Axis, FlexConv1d, GaussianMask, RotatedGaussianMask
+from flexconv.nn import Axis, FlexConv1d, FlexConv2d, GaussianMask, RotatedGaussianMask
 from flexconv.nn._guard import guard
 
 from ..conftest import relative_error
@@ -145,6 +145,17 @@ def test_nothing_kills_a_guarded_mask_on_several_axes(axes, mean, sigma):
 def test_nothing_kills_a_rotated_mask(axes, mean, sigma, angle):
     mask = set_(RotatedGaussianMask(dtype=torch.float64), mean=mean, sigma=sigma, angle=[angle])
     assert_alive(mask, axes, torch.float64)
+
+
+@pytest.mark.parametrize("sigma", [1e20, -1e38, (0.1, 1e38)])
+@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2])
+def test_a_rotated_mask_survives_a_sigma_whose_square_does_not_fit_float32(sigma, angle):
+    layer = FlexConv2d(1, 1, 9, mask=RotatedGaussianMask(sigma=sigma, angle=angle))
+    assert max(layer.extent) == 9
+    y = layer(torch.ones(1, 1, 9, 9))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.mask.parameters())
 
 
 @given(kernel_axes, st.floats(-1, 1), magnitudes(-3, 1), st.sampled_from([0.01, 0.1, 0.5, 0.9]))
@@ -416,6 +427,7 @@ def test_the_size_of_a_layer_is_what_its_mask_keeps():
         (lambda: RotatedGaussianMask(3), "dims must be 2; got 3"),
         (lambda: RotatedGaussianMask(1), "dims must be 2; got 1"),
         (lambda: RotatedGaussianMask(sigma=0.0), "sigma must not be 0"),
+        (lambda: RotatedGaussianMask(angle=math.nan), "angle must be finite; got nan"),
     ],
 )
 def test_wrong_arguments_are_refused(make, message):

@@ -186,7 +186,7 @@ class RotatedGaussianMask(GaussianMask):
         if dims != 2:
             raise ValueError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
-        self.initial_angle = float(angle)
+        (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
@@ -201,9 +201,8 @@ class RotatedGaussianMask(GaussianMask):
         if self.threshold is None:
             return everything(mean, axes)
         mean, sigma = guard(mean, sigma, coarsest(axes))
-        cos, sin = angle.cos().square(), angle.sin().square()
-        across = sigma.square().flip(0)  # the other axis' variance
-        return keep_enough(mean, self._reach((cos * sigma.square() + sin * across).sqrt()), axes)
+        width = torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow
+        return keep_enough(mean, self._reach(width), axes)
 
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
