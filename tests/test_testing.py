@@ -242,6 +242,11 @@ def test_one_scale_and_one_size_per_axis():
     assert_resolution_consistent(smooth(FlexConv2d, (17, 33)), (2, 1.5), 0.05, size=(20, 31))
 
 
+@pytest.mark.parametrize("scale", [1.37, 19 / 17, 0.8])
+def test_ratios_whose_samples_seldom_meet_are_compared_at_several_of_them(scale):
+    assert_resolution_consistent(smooth(FlexConv2d), scale, 0.05)
+
+
 def test_an_aliased_kernel_is_not_and_the_message_says_by_how_much():
     layer = smooth(input_scale=200.0)
     with pytest.raises(

@@ -16,6 +16,8 @@ from .nn import Streaming
 from .nn._conv import FlexConvNd
 from .resolution import at_resolution
 
+FEWEST_SHARED = 4  # samples per axis at which two resolutions are compared: the first is on the border, where all is 0
+
 Model = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -118,7 +120,10 @@ def resolution_error(
     ]
     sizes = [max(16, k - 1) for k in layer.kernel_size] if size is None else size
     sizes = list(sizes) if isinstance(sizes, Iterable) else [int(sizes)] * layer.dims
-    sizes = [math.ceil(n / ratio.denominator) * ratio.denominator for n, ratio in zip(sizes, ratios, strict=True)]
+    sizes = [
+        max(math.ceil(n / ratio.denominator), FEWEST_SHARED) * ratio.denominator
+        for n, ratio in zip(sizes, ratios, strict=True)
+    ]
     other = at_resolution(layer, [float(ratio) for ratio in ratios], crop=crop, copy=False)
     like = layer._like()
     here, there = (
