@@ -39,7 +39,10 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) 
 
 def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> list[float]:
     """One finite number per spatial axis."""
-    values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
+    try:
+        values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number or {dims} of them, one per axis; got {value!r}") from None
     if len(values) != dims:
         raise ValueError(f"{name} must be a number or have {dims} entries, one per axis; got {value!r}")
     if not all(map(math.isfinite, values)):
@@ -49,7 +52,11 @@ def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> lis
 
 def positive(name: str, value: float) -> float:
     """`value` as a float where it is a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
+    try:
+        finite = math.isfinite(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a number; got {value!r}") from None
+    if not (finite and value > 0):
         raise ValueError(f"{name} must be positive; got {value}")
     return float(value)
 

@@ -166,6 +166,12 @@ def test_inputs_that_are_not_real_numbers(dtype):
         make()(torch.ones(1, 2, 9).to(dtype))
 
 
+@pytest.mark.parametrize("x", [np.ones((1, 2, 9), dtype=np.float32), [[1.0] * 9] * 2])
+def test_inputs_that_are_no_tensors(x):
+    with pytest.raises(TypeError, match=says("FlexConv1d wants a tensor", type(x).__name__)):
+        make()(x)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_inputs_of_another_precision(dtype):
     with pytest.raises(TypeError, match=says(str(dtype), "float32", ".to(")):

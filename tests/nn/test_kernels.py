@@ -228,6 +228,20 @@ def test_wrong_arguments_are_refused(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NJet(1, 2, order=1.5), "order must be an int; got 1.5"),
+        (lambda: NJet(2, 2, unit="wide"), "unit must be a number or 2 of them, one per axis; got 'wide'"),
+        (lambda: MAGNet(1, 2, input_scale="fast"), "input_scale must be a number; got 'fast'"),
+        (lambda: MAGNet(2, 2, center=(0.0, None)), r"center must be a number or 2 .*; got \(0.0, None\)"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 def test_a_generator_must_say_how_it_evaluates_and_resets():
     class Nothing(KernelGenerator):
         def __init__(self):

@@ -157,6 +157,8 @@ X, WEIGHT = torch.zeros(2, 4, 9), torch.zeros(6, 2, 3)
         (TypeError, r"x is torch\.float32 but weight is torch\.float64", {"weight": WEIGHT.double()}),
         (TypeError, r"bias.*torch\.float64", {"bias": torch.zeros(6).double()}),
         (TypeError, r"x must be .* floating-point tensor; got torch\.int64", {"x": X.long()}),
+        (TypeError, r"x must be a tensor; got ndarray", {"x": X.numpy()}),
+        (TypeError, r"weight must be a tensor; got list", {"weight": [[[1.0]]]}),
         (TypeError, r"x must be a real .*; got torch\.complex64", {"x": X + 0j}),
         (TypeError, r"weight must be a real .*; got torch\.complex64", {"weight": WEIGHT + 0j}),
         (TypeError, r"bias must be .*; got torch\.int32", {"bias": torch.zeros(6).int()}),

@@ -248,6 +248,8 @@ class FlexConvNd(nn.Module):
         self._check_sizes(x.shape[-self.dims :])
 
     def _check_kind(self, x: torch.Tensor) -> None:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{type(self).__name__} wants a tensor; got {type(x).__name__}")
         if not x.is_floating_point():
             raise TypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
         if x.ndim not in (self.dims + 1, self.dims + 2) or x.shape[-1 - self.dims] != self.in_channels:

@@ -122,7 +122,11 @@ def _check_tensors(
     dims: int, x: torch.Tensor, weight: torch.Tensor | LowRank, bias: torch.Tensor | None, groups: int
 ) -> None:
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if tensor is not None and not tensor.is_floating_point():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor | LowRank):
+            raise TypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
             raise TypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")
     if x.ndim != dims + 2 or weight.ndim != dims + 2:
         raise ValueError(

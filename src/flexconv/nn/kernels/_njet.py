@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..._arguments import per_axis_floats, positive
+from ..._arguments import as_int, per_axis_floats, positive
 from ..._matmul import matmul
 from .._grid import Axis
 from ._base import KernelGenerator
@@ -47,15 +47,17 @@ class NJet(KernelGenerator):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dims, channels)
-        if order < 0:
+        if (whole := as_int(order)) is None:
+            raise TypeError(f"order must be an int; got {order!r}")
+        if whole < 0:
             raise ValueError(f"order must be at least 0; got {order}")
-        self.order, self.reach = order, positive("reach", reach)
+        self.order, self.reach = whole, positive("reach", reach)
         self.unit = None if unit is None else per_axis_floats("unit", unit, dims)
         if self.unit and min(self.unit) <= 0:
             raise ValueError(f"unit must be positive; got {unit}")
         self.axes: tuple[Axis, ...] | None = None
         #: multi-indices n of the derivatives, in the order of `alpha`'s columns
-        self.orders = [n for n in itertools.product(range(order + 1), repeat=dims) if sum(n) <= order]
+        self.orders = [n for n in itertools.product(range(whole + 1), repeat=dims) if sum(n) <= whole]
         self.alpha = nn.Parameter(torch.empty(channels, len(self.orders), device=device, dtype=dtype))
         self.scale = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
         self.reset_parameters()
