@@ -210,3 +210,10 @@ def test_lengths_of_an_unbatched_input_are_refused():
 def test_lengths_with_another_padding_mode_are_refused(mode):
     with pytest.raises(ValueError, match=f"lengths needs padding_mode='zeros'; this layer has '{mode}'"):
         make(padding_mode=mode)(batch([20, 20]), [20, 10])
+
+
+def test_lengths_without_numbers_to_read():
+    layer, x, lengths = make(), batch([20, 20]), torch.tensor([20, 7])
+    pairs = torch.func.vmap(layer)(x.unsqueeze(1), lengths.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(pairs, layer(x, lengths))
+    assert make(device="meta")(x.to("meta"), lengths.to("meta")).shape == (2, 4, 20)

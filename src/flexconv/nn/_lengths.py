@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ._extent import readable
+
 
 def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
     """`lengths` as an integer tensor on x's device, refused where it does not describe x [batch, channels, length].
@@ -29,8 +31,8 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> tor
 
 
 def can_look(tensor: torch.Tensor) -> bool:
-    """Whether there are numbers that may be read here: not by a compiler, nor while a CUDA graph is captured."""
-    if torch.compiler.is_compiling() or not tensor.numel():
+    """Whether there are numbers that may be read here: not by compilers, in vmap or in the capture of a CUDA graph."""
+    if torch.compiler.is_compiling() or not tensor.numel() or not readable(tensor):
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
