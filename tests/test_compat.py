@@ -489,6 +489,28 @@ def test_wrong_shapes_are_refused(golden, name, key, shape, message):
         load(file, name) if name != "njet" else from_authors(file.state, kernel_size=33)
 
 
+@pytest.mark.parametrize("key", ["bias", "Kernel.linear.0.bias", "Kernel.filters.0.gamma", "Kernel.filters.2.mu"])
+def test_what_a_layer_lacks_is_named(golden, key):
+    state = {name: value for name, value in golden("flexconv_2d_res1").state.items() if name != key}
+    with pytest.raises(ValueError, match=f"^the state lacks {re.escape(key)}$"):
+        from_authors(state, kernel_size=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "generator", "message"),
+    [
+        ("kernel_fourier_2d", "magnet", r"the state lacks filters\.0\.mu"),
+        ("kernel_fourier_2d", "gabor", r"the state lacks filters\.0\.mu"),
+        ("kernel_magnet_2d", "fourier", r"no part of this module: filters\.0\.gamma"),
+        ("kernel_mlp_relu_nonorm_2d", "siren", r"the state lacks kernel_net\.0\.omega_0"),
+        ("kernel_siren_2d", "mlp", r"no part of this module: kernel_net\.0\.omega_0"),
+    ],
+)
+def test_a_relative_of_the_generator_is_refused_not_filled_with_random_numbers(golden, name, generator, message):
+    with pytest.raises(ValueError, match=message):
+        from_authors(golden(name).state, kernel_size=9, generator=generator)
+
+
 def test_an_anisotropic_state_is_no_gabor_network(golden):
     with pytest.raises(ValueError, match=r"gamma of GaborNet has shape \(4, 8, 1\); the state has \(4, 8, 2\)"):
         from_authors(golden("kernel_magnet_2d").state, kernel_size=9, generator="gabor")

@@ -41,7 +41,10 @@ def read_layer(
         return _read_njet(tensors, kernel_size)
     prefix = "Kernel."
     inner = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
-    kernel = read_generator(generator, inner)
+    try:
+        kernel = read_generator(generator, inner)
+    except KeyError as error:
+        raise KeyError(f"{prefix}{error.args[0]}") from error
     mask_params, bias = tensors.pop("mask_params", None), tensors.pop("bias")
     for name in ("train_length", "conv_kernel"):  # the horizon they saw, and a cached kernel
         tensors.pop(name, None)
@@ -92,7 +95,7 @@ def _read_mfn(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> Kerne
         mix_bias=_stack("mix_bias", [state.pop(f"linear.{i}.bias") for i in range(layers)]),
     )
     for name in ("mu", "gamma", "theta"):
-        if f"filters.0.{name}" in state:
+        if getattr(net, name, None) is not None:
             _assign(net, **{name: _stack(name, [state.pop(f"filters.{i}.{name}") for i in filters])})
     _assign(net.output, weight=_matrix(state.pop("output_linear.weight")), bias=state.pop("output_linear.bias"))
     refuse_rest(state)
@@ -112,8 +115,8 @@ def _read_perceptron(state: dict[str, torch.Tensor], make: Callable[..., Any]) -
         for name in ("weight_v", "weight_g") if weight_norm else ("weight",):
             _assign(linear, **{name: _matrix(state.pop(f"kernel_net.{i}.{name}"))})
         _assign(linear, bias=state.pop(f"kernel_net.{i}.bias"))
-    omegas = [state.pop(f"kernel_net.{i}.omega_0") for i in maps[:-1] if f"kernel_net.{i}.omega_0" in state]
-    if omegas:
+    if isinstance(net, SIREN):
+        omegas = [state.pop(f"kernel_net.{i}.omega_0") for i in maps[:-1]]
         _assign(net, omega_0=_stack("omega_0", [omega.reshape(-1) for omega in omegas]).squeeze(-1))
         net.initial_omega_0 = float(omegas[0])
     refuse_rest(state)

@@ -56,9 +56,12 @@ def from_authors(
     for mark, read_network in _NETWORKS.items():
         if any(name.startswith(mark) for name in tensors):
             return read_network(tensors, read).eval()
-    if "alphas" not in tensors and not any(name.startswith("Kernel.") for name in tensors):
-        return read_generator(generator, tensors).eval()
-    return read(tensors).eval()
+    try:
+        if "alphas" not in tensors and not any(name.startswith("Kernel.") for name in tensors):
+            return read_generator(generator, tensors).eval()
+        return read(tensors).eval()
+    except KeyError as error:
+        raise ValueError(f"the state lacks {error.args[0]}") from error
 
 
 #: our names and theirs, in the order in which they are replaced
