@@ -139,6 +139,41 @@ def test_with_no_whole_checkpoint_a_run_does_not_silently_start_again(tmp_path, 
         train.resume(tmp_path)
 
 
+@pytest.mark.parametrize("kept", [30, -2])
+def test_half_a_line_in_a_log_does_not_keep_a_run_from_its_end(finished, tmp_path, monkeypatch, kept):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), tmp_path)
+    folder = RunFolder(tmp_path)
+    for path in (folder.machines, folder.metrics):
+        path.write_bytes(path.read_bytes()[:kept])
+    train.resume(tmp_path)
+    assert same(weights(tmp_path), weights(finished[0].path))
+    assert [record["epoch"] for record in folder.read_metrics()] == [2, 3]
+
+
+def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), tmp_path)
+    RunFolder(tmp_path).write_recipe(tiny_recipe(model={"name": "flexnet3", "widths": [4]}))
+    with pytest.raises(CheckpointError, match=r"^.*of another network than recipe\.yaml describes, flexnet3.*$"):
+        train.resume(tmp_path)
+
+
+def test_a_damaged_recipe_or_result_is_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    for content in (b"a: [", b"", b"\xff", b"kind: classify"):
+        (tmp_path / "recipe.yaml").write_bytes(content)
+        with pytest.raises(RunError, match=r"^.*recipe\.yaml cannot be used: .*$"):
+            folder.read_recipe()
+    folder.results.write_text("{")
+    with pytest.raises(RunError, match=r"results\.json is damaged"):
+        folder.read_results()
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path, monkeypatch):
     cross_entropy, calls = loop.F.cross_entropy, []
 
@@ -263,6 +298,9 @@ def test_a_network_knows_how_it_is_fed(finished):
 def test_a_network_that_is_refused_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match=r"widths\[0\] must be at least 1; got -4"):
         train.train(tiny_recipe(model={"name": "flexnet3", "widths": [-4]}), tmp_path / "run")
+    for size in ({"num_classes": 3}, {"in_channels": 2}):
+        with pytest.raises(ValueError, match="do not fit digits, which has 1 and 10: leave them out"):
+            train.train(tiny_recipe(model={"name": "flexnet3", "widths": [4], **size}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

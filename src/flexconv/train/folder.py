@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..models._files import write_atomically
-from ._read import _yaml, build_recipe, plain
+from ._read import _read, _yaml, build_recipe, plain
 from .recipe import AnyRecipe
 
 
@@ -59,7 +59,10 @@ class RunFolder:
     def read_recipe(self) -> AnyRecipe:
         if not self.exists:
             raise RunError(f"{self.path} is no run: it has no {self._recipe.name}")
-        return build_recipe(_yaml().safe_load(self._recipe.read_text("utf-8")))
+        try:
+            return build_recipe(_read(self._recipe))
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{self._recipe} cannot be used: {error}") from error
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_atomically(self.results, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
@@ -67,7 +70,10 @@ class RunFolder:
     def read_results(self) -> dict[str, Any]:
         if not self.finished:
             raise RunError(f"{self.path} has no results yet: the run is not finished")
-        return json.loads(self.results.read_text("utf-8"))
+        try:
+            return json.loads(self.results.read_text("utf-8"))
+        except ValueError as error:
+            raise RunError(f"{self.results} is damaged: {error}") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> int:
         """Add a line; returns the size of the file, which is where a resumed run cuts it off."""
@@ -107,15 +113,24 @@ class RunFolder:
 
 def _append_line(path: Path, record: Mapping[str, Any]) -> int:
     """A line of JSON at the end of a file; returns its size."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # a full disk or a power cut left half a line
+                file.write(b"\n")
+        file.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
     return path.stat().st_size
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file of JSON lines; none where there is no file."""
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        with contextlib.suppress(ValueError):  # half a line, from a full disk or a power cut
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records
 
 
 def _lists(value: Any) -> Any:

@@ -23,7 +23,7 @@ from .._regions import Region
 from ..data import Batch, DataSplits, DeviceBatches
 from ..nn import refresh_extents
 from ..spectrum import alias_penalty
-from .checkpoint import checkpoints, newest_checkpoint, save_checkpoint
+from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
@@ -236,7 +236,13 @@ class Trainer:
             if self.fabric.is_global_zero:
                 self.folder.cut_metrics(0)
             return
-        self.model.load_state_dict(state["model"])
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint in {self.folder.checkpoints} is of another network than recipe.yaml describes, "
+                f"{self.recipe.model.name}: was the recipe changed?"
+            ) from error
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric._precision.load_state_dict(state["precision"])
         self.progress = Progress(**state["progress"])

@@ -256,8 +256,15 @@ def _inputs(data: DataSplits) -> Inputs | None:
 
 def build_model(recipe: Recipe, data: DataSplits) -> Model:
     """A new model of a recipe, drawn with its seed."""
+    options = {**data.model_arguments, **recipe.model.options}
     torch.manual_seed(recipe.seed)
-    return create_model(recipe.model.name, **{**data.model_arguments, **recipe.model.options})
+    model = create_model(recipe.model.name, **options)
+    if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
+        raise ValueError(
+            f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
+            f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
+        )
+    return model
 
 
 def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Score:
