@@ -277,6 +277,12 @@ def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
     assert call("train", f"{tmp_path}/deep/mine.yaml/fp64").out.startswith("run folder: runs/mine-fp64\n")
 
 
+@pytest.mark.parametrize("root", ["2024", "data #2", "a: b"])
+def test_a_root_is_a_path_and_no_yaml(call, root):
+    refused = call("train", "flexnet7-mnist", "--root", root)
+    assert_refused(refused, rf"mnist is not in {root} \(the given root\)", code=1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, monkeypatch, number):
     step = loop.Trainer._step

@@ -179,6 +179,7 @@ def of_labels(*labels):
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros(4)}, "labels: float64"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 9)}, "from 1 to 8"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "class_names": ["a"]}, "label 3 for 1 class_names"),
+        (of_labels(0, 1) | {"class_names": "ab"}, r"class_names: shape \(\), expected a list of names"),
         (of_labels(1, 2, 3), r"train_labels: no sample of class 0 \(found 1, 2, 3\); expected all of 0 … 3"),
         (of_labels(0, 2, 4), r"no sample of class 1, 3 \(found 0, 2, 4\)"),
         (of_labels(0, 10**12), r"no sample of class 1, 2, .*, 8, … \(found 0, 1000000000000\)"),
@@ -200,3 +201,8 @@ def test_an_npz_with_pickles_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.array([{"a": 1}], dtype=object), labels=np.zeros(1, int))
     with pytest.raises(data.DamagedDataError, match="cannot be read"):
         data.load("npz", path=tmp_path / "own.npz")
+
+
+def test_a_path_that_yaml_read_as_a_number_is_refused():
+    with pytest.raises(TypeError, match=r"path must be text .*; got 2024"):
+        data.load("folder", path=2024)

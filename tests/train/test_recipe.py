@@ -155,10 +155,23 @@ def test_broken_files(recipes):
     recipes(text="just words", syntax="model: {name: flexnet3", variants="variants: {x: {base: z}}")
     with pytest.raises(ValueError, match=r"text\.yaml must be a mapping of recipe keys; got str"):
         load_recipe("text")
-    with pytest.raises(ValueError, match=r"syntax\.yaml is not YAML"):
+    with pytest.raises(ValueError, match=r"^syntax\.yaml is not YAML: .*$"):  # in one line
         load_recipe("syntax")
     with pytest.raises(ValueError, match="unknown variant of recipe 'variants' 'z'"):
         load_recipe("variants/x")
+    recipes(base="base: 3", list="variants: [x]", number="variants: {x: 3}")
+    with pytest.raises(TypeError, match=r"base of base\.yaml must name a recipe; got 3"):
+        load_recipe("base")
+    with pytest.raises(TypeError, match=r"variants of list\.yaml must be a mapping; got \['x'\]"):
+        load_recipe("list")
+    with pytest.raises(TypeError, match="variant 'x' of recipe 'number' must be a mapping; got 3"):
+        load_recipe("number/x")
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"mine\.yaml is not text in UTF-8"):
+        load_recipe(tmp_path / "mine.yaml")
 
 
 def test_wrong_names_get_the_nearest():
@@ -191,6 +204,16 @@ def test_overrides_can_take_a_penalty_away():
 def test_overrides_are_key_equals_value(text):
     with pytest.raises(ValueError, match="written key=value"):
         load_recipe("digits", [text])
+
+
+@pytest.mark.parametrize("text", ["optim.lr=[1", "data={"])
+def test_values_of_overrides_are_yaml(text):
+    with pytest.raises(ValueError, match=r"^the value in .* is not YAML: .*$"):
+        load_recipe("digits", [text])
+
+
+def test_overrides_that_are_mappings_are_taken_as_they_are():
+    assert load_recipe("digits", [{"data": {"root": "data #2"}}]).data.root == "data #2"
 
 
 # --- from mappings to dataclasses -------------------------------------------------------------------------------------
@@ -253,6 +276,13 @@ def test_recipes_do_not_change():
         ({"optim": {"lr": ".nan"}}, "optim.lr must be"),
         ({"optim": {"clip": "inf"}}, "optim.clip must be a finite number"),
         ({"schedule": {"warmup_epochs": -1}}, "schedule.warmup_epochs must be"),
+        ({"optim": {"betas": [2, 0.9]}}, r"optim.betas must be at least 0 and below 1; got \[2.0, 0.9\]"),
+        ({"alias": {"method": "togethr"}}, "alias.method 'togethr'.*did you mean 'together'"),
+        ({"alias": {"formula": "papers"}}, "alias.formula 'papers'.*did you mean 'paper'"),
+        ({"alias": {"weight": -1}}, "alias.weight must be a finite number of at least 0; got -1"),
+        ({"alias": {"cutoff": 0}}, "alias.cutoff must be positive; got 0"),
+        ({"seed": 10**30}, r"seed must be at least 0 and below 2\*\*63; got 10"),
+        ({"kind": ["classify"]}, r"unknown kind of recipe \['classify'\]"),
     ],
 )
 def test_wrong_values(changes, message):
@@ -275,6 +305,7 @@ def test_wrong_values(changes, message):
         ({"data": {"name": "digits", "augment": 1}}, "data.augment must be of type bool; got 1"),
         ({"data": {"name": "digits", "options": [1]}}, r"data.options must be a mapping; got \[1\]"),
         ({"model": {"name": 3}}, "model.name must be of type str; got 3"),
+        ({"model": {"name": "flexnet3", "options": 3}}, "model.options must be a mapping; got 3"),
         ({"deterministic": "yes"}, "deterministic must be of type bool; got 'yes'"),
     ],
 )

@@ -34,7 +34,7 @@ def train(
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
-    loaded = training.load_recipe(recipe, [*(changes or []), *([f"data.root={root}"] if root else [])])
+    loaded = training.load_recipe(recipe, [*(changes or []), *([{"data": {"root": str(root)}}] if root else [])])
     if isinstance(loaded, training.FitRecipe):
         raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
     folder = out or training.default_folder(recipe)
@@ -63,7 +63,7 @@ def fit(
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
-    loaded = training.load_recipe(recipe, [*(changes or []), *([f"root={root}"] if root else [])])
+    loaded = training.load_recipe(recipe, [*(changes or []), *([{"root": str(root)}] if root else [])])
     if not isinstance(loaded, training.FitRecipe):
         raise ValueError(f"{recipe} trains a network: flexconv train {recipe}")
     folder = out or training.default_folder(recipe)

@@ -50,6 +50,8 @@ def load(
         raise ValueError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
     if not 0 <= validation < 1:
         raise ValueError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be at least 0 and below 2**32; got {seed}")
     check_options(name, options)
     folder = data_root(root)
     if chosen.needs_files:

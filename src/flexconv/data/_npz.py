@@ -45,6 +45,8 @@ def _read(
         raise DamagedDataError(f"{file}: the parts differ in the shape or type of a sample")
     top = max(int(part.labels.max()) for part in parts.values())
     given = arrays.get("class_names")
+    if given is not None and given.ndim != 1:
+        raise DamagedDataError(f"{file}, class_names: shape {given.shape}, expected a list of names")
     if given is not None and top >= len(given):
         raise DamagedDataError(f"{file}: label {top} for {len(given)} class_names")
     count = top + 1 if given is None else len(given)

@@ -17,6 +17,8 @@ SHOWN = 8  # of a long list, in messages
 
 def find(path: str | os.PathLike[str], root: Path) -> Path:
     """`path` as it is, or below the data root."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be text (in YAML, in quotes where it looks like a number); got {path!r}")
     places = [Path(path).expanduser(), root / path]
     for place in places:
         if place.exists():

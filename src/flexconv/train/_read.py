@@ -34,11 +34,14 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 _FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
 
 
-def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
-    """A recipe by name, such as "flexnet7-cifar10/gabor", or from a YAML file; with changes `key.inner=value`."""
+def load_recipe(name: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> AnyRecipe:
+    """A recipe by name, such as "flexnet7-cifar10/gabor", or from a YAML file.
+
+    With changes `key.inner=value`, whose values are YAML, or {"key": {"inner": value}}, whose values are as they are.
+    """
     tree = _tree(str(name))
     for override in overrides:
-        tree = merge(tree, parse_override(override))
+        tree = merge(tree, parse_override(override) if isinstance(override, str) else override)
     return build_recipe(tree)
 
 
@@ -46,7 +49,7 @@ def build_recipe(tree: Mapping[str, Any]) -> AnyRecipe:
     """A recipe from nested mappings, as YAML gives them; what `plain` makes of one leads back to it."""
     tree = dict(tree)
     kind = tree.pop("kind", "classify")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         unknown_name("kind of recipe", kind, KINDS)
     return _build(KINDS[kind], tree, "")
 
@@ -110,10 +113,12 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
         raise ValueError(f"recipes cannot begin from each other: {' → '.join((*above, name))}")
     path, variant = _locate(name)
     content = _read(path)
-    content["variants"] = dict(content.get("variants") or {})
+    content["variants"] = _mapping(content.get("variants"), f"variants of {path.name}")
     if "base" not in content:
         return content, variant
     base_name = content.pop("base")
+    if not isinstance(base_name, str):
+        raise TypeError(f"base of {path.name} must name a recipe; got {base_name!r}")
     if _FILE.fullmatch(base_name):
         base_name = str(path.parent / base_name)
     base, base_variant = _file(base_name, (*above, name))
@@ -146,10 +151,17 @@ def _apply_variant(
         unknown_name(f"variant of recipe {recipe!r}", name, variants)
     if name in above:
         raise ValueError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
-    changes = dict(variants[name] or {})
+    changes = _mapping(variants[name], f"variant {name!r} of recipe {recipe!r}")
     if "base" in changes:
         tree = _apply_variant(tree, variants, changes.pop("base"), recipe, (*above, name))
     return merge(tree, changes)
+
+
+def _mapping(value: object, what: str) -> dict[str, Any]:
+    """A copy of a mapping, or of nothing."""
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{what} must be a mapping; got {value!r}")
+    return dict(value or {})
 
 
 def _without(name: str, variant: str) -> str:
@@ -160,7 +172,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = _parse(path.read_text("utf-8"))
     except _yaml().YAMLError as error:
-        raise ValueError(f"{path.name} is not YAML: {error}") from error
+        raise ValueError(f"{path.name} is not YAML: {_one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not text in UTF-8: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
     return dict(content)
@@ -177,7 +191,10 @@ def parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ValueError(f"a change to a recipe is written key=value, as in optim.lr=0.001; got {text!r}")
-    leaf = _yaml().safe_load(value)
+    try:
+        leaf = _yaml().safe_load(value)
+    except _yaml().YAMLError as error:
+        raise ValueError(f"the value in {text!r} is not YAML: {_one_line(error)}") from error
     if isinstance(leaf, str):
         with contextlib.suppress(ValueError):  # YAML reads 1e-3 as text
             leaf = float(leaf)
@@ -186,6 +203,10 @@ def parse_override(text: str) -> dict[str, Any]:
     for part in reversed(outer):
         tree = {part: tree}
     return tree
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _yaml() -> types.ModuleType:
@@ -203,7 +224,10 @@ def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values; got {tree!r}")
     if cls is ModelRecipe:  # everything but the name is an option of the model, which the registry knows
-        options = {**tree.get("options", {}), **{k: v for k, v in tree.items() if k not in ("name", "options")}}
+        given = tree.get("options", {})
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{path}.options must be a mapping; got {given!r}")
+        options = {**given, **{k: v for k, v in tree.items() if k not in ("name", "options")}}
         tree = {"options": options, **({"name": tree["name"]} if "name" in tree else {})}
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._arguments import unknown_name
+from .._arguments import positive, unknown_name
+from ..spectrum import FORMULAS, METHODS
 
 ENGINES = ("eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
@@ -65,6 +66,8 @@ class OptimRecipe:
         _one_of("optim.name", self.name, ("adam", "sgd"))
         _at_least_0("optim", self, "momentum")
         _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm", "clip")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optim.betas must be at least 0 and below 1; got {list(self.betas)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,12 @@ class AliasRecipe:
     cutoff: float = 2.0
     formula: str = "exact"
 
+    def __post_init__(self) -> None:
+        _one_of("alias.method", self.method, METHODS)
+        _one_of("alias.formula", self.formula, FORMULAS)
+        _at_least_0("alias", self, "weight")
+        positive("alias.cutoff", self.cutoff)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -113,6 +122,7 @@ class Recipe:
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("engine", self.engine, ENGINES)
+        _check_seed(self.seed)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
         for name in ("epochs", "batch_size"):
@@ -160,6 +170,7 @@ class FitRecipe:
         if not self.target:
             raise ValueError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
         _at_least_0("fit", self, "lr", "omega_factor")
+        _check_seed(self.seed)
         for name in ("steps", "record_every", "images_at_once"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -174,6 +185,11 @@ AnyRecipe = Recipe | FitRecipe
 def _one_of(name: str, value: str, known: Mapping[str, Any] | Sequence[str]) -> None:
     if value not in known:
         unknown_name(name, value, known)
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be at least 0 and below 2**63; got {seed}")
 
 
 def _at_least_0(path: str, recipe: object, *names: str) -> None:
