@@ -322,6 +322,15 @@ def test_it_learns_and_loads():
     assert torch.equal(again(x), flexible(x))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_the_caller_has_no_gradients(mode):
+    with mode():
+        flexible, report = fit(model_of())
+    assert report.worst < 1e-4
+    flexible(torch.randn(1, 2, 8, 8)).square().mean().backward()
+    assert all(p.grad is not None for p in flexible.parameters())
+
+
 def test_biases_that_are_tied_stay_tied():
     model = model_of(nn.Conv1d(2, 2, 3), nn.Conv1d(2, 2, 3), nn.Conv1d(2, 2, 1))
     model[1].bias = model[2].bias = model[0].bias

@@ -34,6 +34,7 @@ _CARRIED_HOOKS = (
 )
 
 
+@torch.inference_mode(False)  # it fits with gradients, also where the caller has none
 def convert(
     model: nn.Module,
     *,
