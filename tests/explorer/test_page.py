@@ -88,6 +88,11 @@ def test_targets_that_cannot_be_written(tmp_path):
         write_page(layer, tmp_path / "nowhere" / "page.html")
     with pytest.raises(IsADirectoryError, match="is a folder: name a file"):
         write_page(layer, tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="pipe is a device or a pipe: name a file"):
+        write_page(layer, pipe)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -102,7 +107,7 @@ def test_a_failure_leaves_the_page_that_was_there(tmp_path, monkeypatch):
     write_page(FlexConv2d(1, 1, 5), page)
     before = page.read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=r"page\.html cannot be written: disk full$"):
         write_page(FlexConv2d(1, 1, 7), page)
     assert page.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1

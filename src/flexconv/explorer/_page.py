@@ -58,7 +58,11 @@ def write_page(
     _refuse_unwritable(path)
     numbers = model_numbers(model, input_shape=input_shape)
     heading = title or type(model).__name__
-    write_atomically(path, build_page({"title": heading, **numbers, "history": history(records)}).encode())
+    page = build_page({"title": heading, **numbers, "history": history(records)})
+    try:
+        write_atomically(path, page.encode())
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def build_page(data: Mapping[str, Any]) -> str:
@@ -77,6 +81,8 @@ def build_page(data: Mapping[str, Any]) -> str:
 
 def _refuse_unwritable(path: Path) -> None:
     """Before the work, rather than after it."""
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise OSError(f"{path} is a device or a pipe: name a file")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file, such as {path / 'page.html'}")
     if not path.parent.is_dir():
