@@ -180,6 +180,15 @@ def test_a_gpu_that_is_not_there(call):
     assert_refused(call("train", "digits", "--device", "cuda"), "no GPU here")
 
 
+def test_a_package_that_is_missing_is_one_line(call, monkeypatch):
+    monkeypatch.delitem(sys.modules, "flexconv.train")
+    monkeypatch.setitem(sys.modules, "lightning.fabric", None)
+    outcome = call("inspect", "flexnet3-digits")
+    assert outcome.code == 1
+    assert outcome.err.endswith('needs lightning and a few more packages: pip install "flexconv[train]"\n')
+    assert outcome.err.count("\n") == 1
+
+
 def test_tracebacks_on_request(call, monkeypatch):
     monkeypatch.setenv("FLEXCONV_TRACEBACK", "1")
     with pytest.raises(ValueError, match="digts"):

@@ -130,6 +130,8 @@ def _explain(error: Exception) -> int:
 
 
 def _is_run_error(error: Exception) -> bool:
+    if isinstance(error, ImportError):  # maybe of what is imported here
+        return False
     from ..train import RunError
 
     return isinstance(error, RunError)
