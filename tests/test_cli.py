@@ -587,6 +587,12 @@ def test_recalibration_refuses_padded_series(call, finished, tmp_path):
     assert_refused(call("resample", "runs/own", "--to", 128, "--recalibrate", 1), "unequal length")
 
 
+def test_narrow_masks_on_a_long_grid_keep_their_sigma(call):
+    outcome = call("inspect", "flextcn6-smnist")
+    assert re.search(r"blocks\.1\.conv1 .* 0\.015 ", outcome.out)
+    assert " 0.00 " not in outcome.out
+
+
 def test_inspect(call, finished):
     shown = call("inspect", finished / "tiny")
     assert shown.code == 0, shown.err

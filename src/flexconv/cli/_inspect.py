@@ -35,7 +35,7 @@ def inspect(
             "×".join(map(str, layer.extent)),
             "×".join(map(str, layer.grid)),
             _numbers(layer.mean, 2),
-            _numbers(layer.sigma, 2),
+            _sigma(layer),
             _frequency(layer),
             _nyquist(layer),
             f"{layer.parameters:,}",
@@ -62,6 +62,13 @@ def _frequency(layer: LayerSummary) -> str:
         return "–"
     marked = [f"{f:.1f}{'!' if high else ''}" for f, high in zip(layer.frequency, layer.beyond_nyquist, strict=True)]
     return " ".join(marked)
+
+
+def _sigma(layer: LayerSummary) -> str:
+    """Two digits behind the point; of masks that are narrow on a long grid two that count."""
+    if layer.sigma is None:
+        return "–"
+    return " ".join(f"{sigma:.2f}" if sigma >= 0.1 else f"{sigma:.2g}" for sigma in layer.sigma)
 
 
 def _share(share: float | None) -> str:
