@@ -332,7 +332,7 @@ def test_resuming_a_finished_run_says_so(call, finished):
 
 
 def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
-    monkeypatch.setattr(loop.Trainer, "_penalties", lambda _: float("nan"))
+    monkeypatch.setattr(loop, "penalties", lambda *_: float("nan"))
     failed = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
     assert_refused(failed, "not finite any more at step 0", code=1)
 

@@ -481,6 +481,30 @@ def test_descent_on_the_penalty_brings_kernels_below_their_limit(method):
         assert max(measured_bandwidth(layer)) <= limit
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.0])
+def test_a_network_learns_a_blur_and_with_the_penalty_ends_below_its_limit(weight):
+    torch.manual_seed(0)
+    kernel = partial(MAGNet, hidden=8, input_scale=10.0)
+    layers = [FlexConv2d(i, o, 17, kernel=kernel, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
+    model = nn.Sequential(layers[0], nn.BatchNorm2d(4), nn.ReLU(), layers[1])
+    frequencies = [p for name, p in model.named_parameters() if name.endswith(("frequency", "gamma"))]
+    others = [p for p in model.parameters() if all(p is not other for other in frequencies)]
+    optimiser = torch.optim.Adam([{"params": frequencies, "lr": 0.5}, {"params": others, "lr": 0.01}])
+    x = torch.randn(8, 1, 16, 16)
+    target = nn.functional.avg_pool2d(x, 5, 1, 2)
+    limit = nyquist(17)
+    assert all((max_frequency(layer, mask=False) > 2 * limit).all() for layer in layers)
+    for _ in range(200):
+        optimiser.zero_grad()
+        loss = (model(x) - target).square().mean()
+        (loss + alias_penalty(model, weight=weight)).backward()
+        optimiser.step()
+    assert loss < target.var() / 2
+    for layer in layers:
+        assert bool((max_frequency(layer, mask=False) <= limit).all()) is (weight > 0)
+        assert max(measured_bandwidth(layer)) <= limit or not weight
+
+
 class CountOps(TorchDispatchMode):
     def __init__(self):
         super().__init__()

@@ -36,10 +36,11 @@ def test_images_in_class_folders(pictures, tmp_path):
     assert below_root.model_arguments == {"in_channels": 1, "num_classes": 2, "image_size": 8}
 
 
-def test_given_parts_are_kept(pictures):
+@pytest.mark.parametrize("validation", ["validation", "val"])
+def test_given_parts_are_kept(pictures, validation):
     pictures("pets/train")
     pictures("pets/test", count=2)
-    folder = pictures("pets/validation", count=1).parent
+    folder = pictures(f"pets/{validation}", count=1).parent
     own = data.load("folder", path=folder)
     assert (len(own.train), len(own.validation), len(own.test)) == (10, 2, 4)
     pictures("pets/test", classes=("bird",))

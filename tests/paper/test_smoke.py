@@ -132,7 +132,7 @@ def test_the_command_runs_what_is_missing_and_then_nothing(tmp_path, monkeypatch
 @pytest.mark.parametrize("option", [("--seeds", "0"), ("--limit", "9"), ("--set", "epochs=2")])
 def test_options_of_runs_without_one(option, capsys):
     assert cli.run(["paper", "table3", *option]) == 2
-    assert capsys.readouterr().err == f"error: {option[0]} is for --run, which is not there\n"
+    assert capsys.readouterr().err == f"error: {option[0]} needs --run\n"
 
 
 MEASURED = {

@@ -301,6 +301,13 @@ def test_a_network_that_is_refused_leaves_no_folder(tmp_path):
     for size in ({"num_classes": 3}, {"in_channels": 2}):
         with pytest.raises(ValueError, match="do not fit digits, which has 1 and 10: leave them out"):
             train.train(tiny_recipe(model={"name": "flexnet3", "widths": [4], **size}), tmp_path / "run")
+    with pytest.raises(
+        TypeError, match="'flextcn2' is for series and takes length; got image_size, which is for images"
+    ):
+        train.train(tiny_recipe(model={"name": "flextcn2"}), tmp_path / "run")
+    sines = {"name": "flexnet3", "widths": [4], "generator": "siren"}
+    with pytest.raises(ValueError, match="SIREN"):  # whose spectrum has no formula
+        train.train(tiny_recipe(model=sines), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -41,7 +41,7 @@ def paper(
         raise ValueError("name a table or figure, such as table3, or all")
     for option, value in {"--seeds": seeds, "--limit": limit, "--set": changes}.items():
         if value is not None and not start:
-            raise ValueError(f"{option} is for --run, which is not there")
+            raise ValueError(f"{option} needs --run")
     if root is not None:
         os.environ["FLEXCONV_DATA"] = str(root)  # not by recipe: logs are for other machines too
     chosen = items(name)

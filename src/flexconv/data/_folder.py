@@ -1,6 +1,6 @@
 """Your own images or recordings, in one folder per class.
 
-PATH/train/CLASS/*.png, PATH/test/CLASS/*.png, and PATH/validation/… if you have one;
+PATH/train/CLASS/*.png, PATH/test/CLASS/*.png, and PATH/validation/… or PATH/val/… if you have one;
 or PATH/CLASS/*.png alone, of which a fixed fifth becomes the test part. Images: all kinds that Pillow reads.
 Recordings: *.wav, 16 bits. Other files are left alone, as is all that begins with a dot.
 """
@@ -16,12 +16,13 @@ import torch
 from .._arguments import per_axis, unknown_name
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
-from ._own import PARTS, TEST_SHARE, assemble, find
+from ._own import TEST_SHARE, assemble, find
 from ._pictures import picture_suffixes, read_picture
 from ._resize import resize_images
 from ._splits import Samples
 from ._wav import read_wav
 
+FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}  # and what is in them
 MODES = {"colour": "RGB", "grey": "L"}
 
 
@@ -44,7 +45,7 @@ def _read(
     if mode not in MODES:
         unknown_name("mode", mode, MODES)
     folder = find(path, root)
-    roots = {part: folder / part for part in PARTS if (folder / part).is_dir()}
+    roots = {part: folder / name for name, part in FOLDERS.items() if (folder / name).is_dir()}
     if "train" not in roots:
         roots = {"train": folder}
     names = tuple(sorted(p.name for p in roots["train"].iterdir() if p.is_dir() and not p.name.startswith(".")))

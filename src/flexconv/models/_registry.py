@@ -39,6 +39,9 @@ MODELS: dict[str, tuple[type[Model], dict[str, Any]]] = {
     ),
 }
 
+#: arguments by which networks differ, and what they are for
+SIZES = {"image_size": "images", "length": "series"}
+
 
 def create_model(name: str, **overrides: Any) -> Model:
     """A new network of the paper, by name; see `list_models`.
@@ -54,6 +57,11 @@ def create_model(name: str, **overrides: Any) -> Model:
     kind, preset = MODELS[name]
     parameters = inspect.signature(kind).parameters
     for override in overrides:
+        if override in SIZES and override not in parameters:
+            (own,) = (size for size in SIZES if size in parameters)
+            raise TypeError(
+                f"{name!r} is for {SIZES[own]} and takes {own}; got {override}, which is for {SIZES[override]}"
+            )
         if override not in parameters:
             unknown_name(f"argument of {name!r}", override, parameters)
     arguments = {**preset, **overrides}

@@ -22,13 +22,12 @@ from torch import nn
 from .._regions import Region
 from ..data import Batch, DataSplits, DeviceBatches
 from ..nn import refresh_extents
-from ..spectrum import alias_penalty
 from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
 from .folder import RunFolder
-from .optim import Schedule, kernel_norm, make_optimizer
+from .optim import Schedule, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
 
@@ -128,19 +127,12 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         logits = forward(self.forward_model, batch)
         smoothing = self.recipe.label_smoothing
-        loss = _loss(logits, batch[1], smoothing, share, self._penalties(), self._sums, self._now)
+        added = penalties(self.model, self.recipe)
+        loss = _loss(logits, batch[1], smoothing, share, added, self._sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
             self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=self.recipe.optim.clip)
         self.stepper.step()
-
-    def _penalties(self) -> torch.Tensor | float:
-        total: torch.Tensor | float = 0.0
-        if self.recipe.optim.kernel_norm:
-            total = total + self.recipe.optim.kernel_norm * kernel_norm(self.model)
-        if self.recipe.alias is not None:
-            total = total + alias_penalty(self.model, **asdict(self.recipe.alias))
-        return total
 
     def _look(self) -> None:
         """Read what the device has summed up; stop if the loss has gone."""

@@ -1,16 +1,18 @@
-"""The optimiser with the paper's three groups of parameters, its schedule, and its penalty on kernels."""
+"""The optimiser with the paper's three groups of parameters, its schedule, and the penalties on kernels."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import torch
 from torch import nn
 
 from ..nn import GaussianMask
 from ..nn._conv import FlexConvNd
+from ..spectrum import alias_penalty
 from ._adam import FusedAdam
-from .recipe import OptimRecipe, ScheduleRecipe
+from .recipe import OptimRecipe, Recipe, ScheduleRecipe
 
 
 def parameter_groups(model: nn.Module, recipe: OptimRecipe) -> list[dict[str, object]]:
@@ -78,6 +80,16 @@ class Schedule:
                 group["lr"].fill_(self.rate(step, base))
             else:
                 group["lr"] = self.rate(step, base)
+
+
+def penalties(model: nn.Module, recipe: Recipe) -> torch.Tensor | float:
+    """What a recipe adds to the loss for the kernels of a model → scalar."""
+    total: torch.Tensor | float = 0.0
+    if recipe.optim.kernel_norm:
+        total = total + recipe.optim.kernel_norm * kernel_norm(model)
+    if recipe.alias is not None:
+        total = total + alias_penalty(model, **asdict(recipe.alias))
+    return total
 
 
 def kernel_norm(model: nn.Module) -> torch.Tensor:

@@ -29,6 +29,7 @@ from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
 from .folder import RunError, RunFolder
 from .loop import Trainer
+from .optim import penalties
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
 from .sync_norm import synchronise_norms
@@ -255,7 +256,7 @@ def _inputs(data: DataSplits) -> Inputs | None:
 
 
 def build_model(recipe: Recipe, data: DataSplits) -> Model:
-    """A new model of a recipe, drawn with its seed."""
+    """A new model of a recipe, drawn with its seed; refused where data or penalties of the recipe do not fit it."""
     options = {**data.model_arguments, **recipe.model.options}
     torch.manual_seed(recipe.seed)
     model = create_model(recipe.model.name, **options)
@@ -264,6 +265,8 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
             f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
             f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
         )
+    with torch.no_grad():
+        penalties(model, recipe)
     return model
 
 
