@@ -497,6 +497,17 @@ def test_another_batch_size_without_reset_is_refused_and_the_stream_goes_on():
     assert_equal(torch.cat([first, stream(x[..., 4:])], -1), offline(layer, x))
 
 
+def test_a_stream_does_not_change_its_precision():
+    stream = Streaming(FlexConv1d(1, 1, 5, padding="causal"))
+    stream(torch.randn(1, 1, 3))
+    with pytest.raises(
+        ValueError, match=r"began in torch.float32 on cpu; this chunk is torch.float64 on cpu. Call reset"
+    ):
+        stream.double()(torch.randn(1, 1, 3).double())
+    stream.reset()
+    assert stream(torch.randn(1, 1, 3).double()).dtype == torch.float64
+
+
 @pytest.mark.parametrize(
     "chunk",
     [torch.randn(2, 2, 3), torch.randn(2, 3, 3).double(), torch.zeros(2, 2, 3, dtype=torch.int64)],

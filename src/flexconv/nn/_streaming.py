@@ -101,6 +101,11 @@ class _CausalState(nn.Module):
                 f"the stream began with batch, channels and sizes {began}; this chunk has {now}. Call reset() to start "
                 f"another stream"
             )
+        if (self.past.dtype, self.past.device) != (x.dtype, x.device):
+            raise ValueError(
+                f"the stream began in {self.past.dtype} on {self.past.device}; this chunk is {x.dtype} on {x.device}. "
+                f"Call reset() to start another stream"
+            )
         samples = x.shape[time]
         joined = torch.cat([self.past, x], time)
         skip = -self.seen % layer.stride[self.axis]  # samples before the next output is due

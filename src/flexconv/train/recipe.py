@@ -21,6 +21,11 @@ class ModelRecipe:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for option, instead in (("device", "--device, or device= of train"), ("dtype", "precision")):
+            if option in self.options:
+                raise ValueError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
@@ -65,7 +70,9 @@ class OptimRecipe:
     def __post_init__(self) -> None:
         _one_of("optim.name", self.name, ("adam", "sgd"))
         _at_least_0("optim", self, "momentum")
-        _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm", "clip")
+        _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm")
+        if self.clip is not None:
+            positive("optim.clip", self.clip)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"optim.betas must be at least 0 and below 1; got {list(self.betas)}")
 
