@@ -508,6 +508,15 @@ def test_a_stream_does_not_change_its_precision():
     assert stream(torch.randn(1, 1, 3).double()).dtype == torch.float64
 
 
+def test_chunks_without_outputs_under_autocast():
+    model = nn.Sequential(*(FlexConv1d(1, 1, 5, padding="causal", stride=stride) for stride in (2, 1)))
+    stream, x = Streaming(model), torch.randn(1, 1, 7)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        streamed = torch.cat([stream(chunk) for chunk in x.split([1, 0, 1, 1, 3, 1], -1)], -1)
+        whole = model.eval()(x)
+    torch.testing.assert_close(streamed.to(whole.dtype), whole, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize(
     "chunk",
     [torch.randn(2, 2, 3), torch.randn(2, 3, 3).double(), torch.zeros(2, 2, 3, dtype=torch.int64)],

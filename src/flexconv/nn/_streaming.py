@@ -12,6 +12,7 @@ import itertools
 import torch
 from torch import nn
 
+from .._context import autocast_enabled
 from ..ops._conv import conv_nd
 from ..ops._geometry import output_size
 from ._conv import FlexConvNd
@@ -101,7 +102,8 @@ class _CausalState(nn.Module):
                 f"the stream began with batch, channels and sizes {began}; this chunk has {now}. Call reset() to start "
                 f"another stream"
             )
-        if (self.past.dtype, self.past.device) != (x.dtype, x.device):
+        mixed = self.past.dtype != x.dtype and not autocast_enabled(x.device.type)  # of which empty chunks know nothing
+        if mixed or self.past.device != x.device:
             raise ValueError(
                 f"the stream began in {self.past.dtype} on {self.past.device}; this chunk is {x.dtype} on {x.device}. "
                 f"Call reset() to start another stream"
