@@ -124,7 +124,7 @@ def _check_tensors(
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if tensor is None:
             continue
-        if not isinstance(tensor, torch.Tensor | LowRank):
+        if not isinstance(tensor, (torch.Tensor, LowRank)):
             raise TypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")
