@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from .._records import Record
-from ..models._files import write_atomically
+from ..models._files import refuse_unwritable, write_atomically
 from ._history import history
 from ._model import model_numbers
 
@@ -55,14 +55,10 @@ def write_page(
 
     """
     path = Path(path)
-    _refuse_unwritable(path)
+    refuse_unwritable(path, "page.html")
     numbers = model_numbers(model, input_shape=input_shape)
     heading = title or type(model).__name__
-    page = build_page({"title": heading, **numbers, "history": history(records)})
-    try:
-        write_atomically(path, page.encode())
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_atomically(path, build_page({"title": heading, **numbers, "history": history(records)}).encode())
 
 
 def build_page(data: Mapping[str, Any]) -> str:
@@ -77,15 +73,3 @@ def build_page(data: Mapping[str, Any]) -> str:
     }
     template = files.joinpath("page.html").read_text("utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: data is no template
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Before the work, rather than after it."""
-    if path.exists() and not path.is_dir() and not path.is_file():
-        raise OSError(f"{path} is a device or a pipe: name a file")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file, such as {path / 'page.html'}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {path.parent} cannot be written to")

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from .._arguments import positive, unknown_name
 from .._materialize import materialize
-from ..models._files import write_atomically
+from ..models._files import refuse_unwritable, write_atomically
 from ..models._inputs import Inputs
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution
@@ -75,7 +75,8 @@ def export(
     if quantize and format != "onnx":
         raise ValueError(f'quantize=True is for format="onnx"; got format={format!r}')
     positive("rtol", rtol)
-    target = _check_target(path)
+    target = Path(path)
+    refuse_unwritable(target, "model.onnx")
     if format == "onnx":
         require_onnx()
     model = _prepared(model, scale)
@@ -104,10 +105,7 @@ def export(
     if quantize:
         content = quantize_onnx(content)
         quantized = _checked(lambda: run_onnx(content), cases, 1.0)  # as large as the output itself: not a network
-    try:
-        write_atomically(target, content)
-    except OSError as error:
-        raise OSError(f"{target} cannot be written: {error.strerror or error}") from error
+    write_atomically(target, content)
     return ExportReport(target, format, len(content), axes, comparisons, OPSET if format == "onnx" else None, quantized)
 
 
@@ -123,20 +121,6 @@ def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa:
             f"{SUFFIXES[format]}, or leave out the format"
         )
     return format or named or "onnx"
-
-
-def _check_target(path: str | os.PathLike[str]) -> Path:
-    """Refuse before the work what could not be written after it."""
-    target = Path(path)
-    if target.exists() and not target.is_dir() and not target.is_file():
-        raise OSError(f"{target} is a device or a pipe: name a file")
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder: name a file in it, such as {target / 'model.onnx'}")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into")
-    if not os.access(target.parent, os.W_OK):
-        raise PermissionError(f"the folder {target.parent} cannot be written to")
-    return target
 
 
 def _notes(model: nn.Module) -> dict[str, str]:

@@ -17,10 +17,23 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     _sync_folder(path.parent)
+
+
+def refuse_unwritable(path: Path, example: str) -> None:
+    """Before the work, rather than after it. `example` is a name of a file, for those who name a folder."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it, such as {path / example}")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is a device or a pipe: name a file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {path.parent} cannot be written to")
 
 
 def _sync_folder(folder: Path) -> None:
