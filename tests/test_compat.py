@@ -496,6 +496,14 @@ def test_what_a_layer_lacks_is_named(golden, key):
         from_authors(state, kernel_size=9)
 
 
+def test_a_layer_of_three_axes_is_refused(golden):
+    state = golden("flexconv_2d_res1").state
+    for name in [name for name in state if re.fullmatch(r"Kernel\.filters\.\d\.(linear\.weight|mu|gamma)", name)]:
+        state[name] = np.concatenate([state[name], state[name][:, :1]], 1)
+    with pytest.raises(ValueError, match="their layers have 1 or 2 axes; the kernel of this state has 3"):
+        from_authors(state, kernel_size=9)
+
+
 @pytest.mark.parametrize(
     ("name", "generator", "message"),
     [

@@ -45,6 +45,8 @@ def read_layer(
         kernel = read_generator(generator, inner)
     except KeyError as error:
         raise KeyError(f"{prefix}{error.args[0]}") from error
+    if kernel.dims not in _LAYERS:
+        raise ValueError(f"their layers have 1 or 2 axes; the kernel of this state has {kernel.dims}")
     mask_params, bias = tensors.pop("mask_params", None), tensors.pop("bias")
     for name in ("train_length", "conv_kernel"):  # the horizon they saw, and a cached kernel
         tensors.pop(name, None)
