@@ -204,6 +204,13 @@ def test_an_npz_with_pickles_is_refused(tmp_path):
         data.load("npz", path=tmp_path / "own.npz")
 
 
+def test_two_validation_parts_are_refused(pictures):
+    for part in ("train", "val", "validation"):
+        folder = pictures(f"pets/{part}").parent
+    with pytest.raises(data.MissingDataError, match="has both val and validation"):
+        data.load("folder", path=folder)
+
+
 def test_a_path_that_yaml_read_as_a_number_is_refused():
     with pytest.raises(TypeError, match=r"path must be text .*; got 2024"):
         data.load("folder", path=2024)

@@ -45,6 +45,8 @@ def _read(
     if mode not in MODES:
         unknown_name("mode", mode, MODES)
     folder = find(path, root)
+    if (folder / "val").is_dir() and (folder / "validation").is_dir():
+        raise MissingDataError(f"{folder}: has both val and validation; one of them is the validation part")
     roots = {part: folder / name for name, part in FOLDERS.items() if (folder / name).is_dir()}
     if "train" not in roots:
         roots = {"train": folder}
