@@ -224,10 +224,8 @@ def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values; got {tree!r}")
     if cls is ModelRecipe:  # everything but the name is an option of the model, which the registry knows
-        given = tree.get("options", {})
-        if not isinstance(given, Mapping):
-            raise TypeError(f"{path}.options must be a mapping; got {given!r}")
-        options = {**given, **{k: v for k, v in tree.items() if k not in ("name", "options")}}
+        options = _mapping(tree.get("options"), f"{path}.options")
+        options |= {key: value for key, value in tree.items() if key not in ("name", "options")}
         tree = {"options": options, **({"name": tree["name"]} if "name" in tree else {})}
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}
