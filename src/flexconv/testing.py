@@ -111,7 +111,8 @@ def resolution_error(
 
     The input is a sum of waves of up to `cycles` periods per axis, which fades to 0 at the borders, where zero padding
     would be a step. `size` is that of the input at the layer's own resolution; None: as many samples as the kernel
-    grid has intervals, at least 16. `scale` must be a ratio of small whole numbers, such as 2, 0.5 or 1.75.
+    grid has intervals, at least 16. It is rounded up, so that both meet at 4 samples per axis or more: `scale` must be
+    a ratio of small whole numbers, such as 2, 0.5 or 1.75.
     """
     if any(stride != 1 for stride in layer.stride) or layer.padding_mode != "zeros":
         raise ValueError("resolution_error compares sample by sample: it wants stride 1 and padding_mode 'zeros'")
