@@ -56,7 +56,9 @@ def positive(name: str, value: float) -> float:
         finite = math.isfinite(value)
     except TypeError:
         raise TypeError(f"{name} must be a number; got {value!r}") from None
-    if not (finite and value > 0):
+    if not finite:
+        raise ValueError(f"{name} must be finite; got {value}")
+    if value <= 0:
         raise ValueError(f"{name} must be positive; got {value}")
     return float(value)
 
