@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexconv import _bandwidth, _frequency, from_pretrained
 from flexconv.compat import from_authors
-from flexconv.models._pretrained import shipped_names
+from flexconv.models._pretrained import list_pretrained
 from flexconv.nn import (
     FlexConv1d,
     FlexConv2d,
@@ -310,7 +310,7 @@ def test_the_bound_is_the_highest_product_of_channels(seed, mask, generator):
             assert (parameter * parameter.grad >= 0).all()
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_pretrained())
 def test_the_bound_is_within_a_per_cent_in_shipped_networks(name):
     for layer in from_pretrained(name).modules():
         for mask in (False, True) if isinstance(layer, FlexConvNd) else ():

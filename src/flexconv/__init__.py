@@ -22,6 +22,7 @@ from ._materialize import materialize as materialize
 from .models import create_model as create_model
 from .models import from_pretrained as from_pretrained
 from .models import list_models as list_models
+from .models import list_pretrained as list_pretrained
 from .models import save_pretrained as save_pretrained
 from .nn import FlexConv1d as FlexConv1d
 from .nn import FlexConv2d as FlexConv2d
@@ -51,6 +52,7 @@ __all__ = [
     "create_model",
     "from_pretrained",
     "list_models",
+    "list_pretrained",
     "materialize",
     "recalibrate_batchnorm",
     "refresh_extents",

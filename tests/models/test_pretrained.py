@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -379,9 +380,8 @@ def test_inputs_come_back_and_standardise(folder, tmp_path):
     model = from_pretrained(folder)
     assert model.inputs is None
     channels = model.in_channels
-    model.inputs = Inputs(
-        size=(8, 8), scale=1 / 255, mean=(0.25,) * channels, std=(0.5,) * channels, classes=("a", "ß")
-    )
+    classes = ("a", "ß", *map(str, range(2, model.num_classes)))
+    model.inputs = Inputs(size=(8, 8), scale=1 / 255, mean=(0.25,) * channels, std=(0.5,) * channels, classes=classes)
     save_pretrained(model, tmp_path / "fed")
     again = from_pretrained(tmp_path / "fed")
     assert again.inputs == model.inputs == at_resolution(model, 2).inputs
@@ -390,8 +390,32 @@ def test_inputs_come_back_and_standardise(folder, tmp_path):
     with pytest.raises(ValueError, match=rf"\[batch, {channels}, height, width\]; got \(2, 9, 8, 8\)"):
         again.inputs(torch.zeros(2, 9, 8, 8))
     card = ModelCard(data="none", recipe="none", accuracy="none").text(again, "fed")
-    assert "| classes | a, ß |" in card
+    assert "| classes | a, ß, 2" in card
     assert "model(model.inputs(raw))" in card
+    with pytest.warns(UserWarning, match="multiplied by 0.00392, but none of these exceeds 1.*up to 255"):
+        again.inputs(torch.rand(2, channels, 8, 8))
+    again.inputs = replace(again.inputs, classes=("a",))
+    with pytest.raises(ValueError, match=f"inputs.classes names 1 of {model.num_classes} classes"):
+        save_pretrained(again, tmp_path / "fed")
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_a_network_for_other_classes_has_a_new_last_layer_and_is_trained_otherwise(tmp_path, scale):
+    trained = at_resolution(from_pretrained("flexnet3-digits"), scale).double()
+    save_pretrained(trained, tmp_path / "trained")
+    other = from_pretrained(tmp_path / "trained", num_classes=4)
+    assert (other.num_classes, other.config["num_classes"], other.training) == (4, 4, False)
+    assert other.inputs == replace(trained.inputs, classes=("0", "1", "2", "3"))
+    assert other.head.weight.shape == (4, trained.head.in_features)
+    state = other.state_dict()
+    for name, tensor in trained.state_dict().items():
+        assert state[name].dtype == tensor.dtype
+        assert name.startswith("head.") or torch.equal(state[name], tensor)
+    save_pretrained(other, tmp_path / "other")
+    x = torch.randn(2, 1, 16 * scale, 16 * scale).double()
+    torch.testing.assert_close(from_pretrained(tmp_path / "other")(x), other(x))
+    with pytest.raises(ValueError, match="num_classes must be at least 1; got 0"):
+        from_pretrained("flexnet3-digits", num_classes=0)
 
 
 def test_damaged_inputs_are_refused(folder):

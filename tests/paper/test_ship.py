@@ -13,7 +13,7 @@ import pytest
 from flexconv import cli
 from flexconv.data import MissingDataError
 from flexconv.models import from_pretrained
-from flexconv.models._pretrained import SHIPPED, shipped_names
+from flexconv.models._pretrained import SHIPPED, list_pretrained
 from flexconv.paper import Ledger, ship
 from flexconv.paper._ship import LARGEST
 from flexconv.train import RunError, RunFolder, load_data
@@ -22,10 +22,10 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_some_are_shipped():
-    assert {"flexnet3-digits", "flextcn2-character-trajectories"} <= set(shipped_names())
+    assert {"flexnet3-digits", "flextcn2-character-trajectories"} <= set(list_pretrained())
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_pretrained())
 def test_a_shipped_network_is_whole(name):
     model = from_pretrained(name)
     folder = RunFolder(SHIPPED / name)
@@ -40,7 +40,7 @@ def test_a_shipped_network_is_whole(name):
         assert part in card
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_pretrained())
 def test_its_log_is_among_the_results(name):
     results = RunFolder(SHIPPED / name).read_results()
     folders = [log.path / stage for log in Ledger(RESULTS).logs for stage in ("", "source", "target")]
@@ -49,7 +49,7 @@ def test_its_log_is_among_the_results(name):
 
 
 @pytest.mark.usefixtures("real_data")
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_pretrained())
 def test_its_accuracy_is_the_one_in_its_log(name, capsys):
     folder = RunFolder(SHIPPED / name)
     results, recipe = folder.read_results(), folder.read_recipe()

@@ -39,10 +39,10 @@ BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of 
 def load_model(name: str) -> tuple[Model, Recipe | None]:
     """A model by run folder, weights folder or name; with its recipe where that is known."""
     from ..models import from_pretrained
-    from ..models._pretrained import CONFIG, SHIPPED, shipped_names
+    from ..models._pretrained import CONFIG, SHIPPED, list_pretrained
     from ..train import FitRecipe, RunError, RunFolder
 
-    run = RunFolder(SHIPPED / name if name in shipped_names() else name)
+    run = RunFolder(SHIPPED / name if name in list_pretrained() else name)
     if not run.exists:
         offer_nearest(name)
         return from_pretrained(name), None

@@ -5,6 +5,7 @@ from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
 from ._inputs import Inputs as Inputs
 from ._pretrained import from_pretrained as from_pretrained
+from ._pretrained import list_pretrained as list_pretrained
 from ._pretrained import save_pretrained as save_pretrained
 from ._registry import create_model as create_model
 from ._registry import list_models as list_models
@@ -22,6 +23,7 @@ __all__ = [
     "create_model",
     "from_pretrained",
     "list_models",
+    "list_pretrained",
     "push_to_hub",
     "save_pretrained",
 ]

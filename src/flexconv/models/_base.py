@@ -25,6 +25,8 @@ class Model(nn.Module):
     dims: ClassVar[int]
     #: what `flexconv.at_resolution` did to it since it was made: (scale per axis, crop) for each time
     resampled: list[tuple[list[float], str]]
+    #: the last layer, from features to a logit for each class
+    head: nn.Linear
     #: how raw samples become its input, `model(model.inputs(raw))`; None where nobody said. Saved with the network
     inputs: Inputs | None
 

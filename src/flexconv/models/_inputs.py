@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -26,10 +27,19 @@ class Inputs:
     classes: tuple[str, ...]
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
-        """Samples as the data set has them, such as bytes of pixels → what the network wants, in float32."""
+        """Samples as the data set has them → what the network wants, in float32.
+
+        Where scale is 1 / 255 that is up to 255 (pixels), where it is 1 / 2¹⁵ up to 32,768 (sound), also as floats.
+        """
         if raw.ndim != len(self.size) + 2 or raw.shape[1] != len(self.mean):
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
             raise ValueError(f"inputs have the shape [batch, {len(self.mean)}, {sizes}]; got {tuple(raw.shape)}")
+        if raw.is_floating_point() and self.scale < 0.01 and raw.numel() and raw.abs().max() <= 1:
+            warnings.warn(
+                f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1: they look as if they were "
+                f"already. Give them as the data set has them, up to {1 / self.scale:.0f}",
+                stacklevel=2,
+            )
         shape = (len(self.mean), *(1 for _ in self.size))
         mean, std = (torch.tensor(values, device=raw.device).view(shape) for values in (self.mean, self.std))
         return (raw.float() * self.scale - mean) / std

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
     if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
         raise ValueError(f"{_some(empty)} are on the meta device: there are no weights to save")
     _refuse_what_config_does_not_say(model)
+    if model.inputs is not None and len(model.inputs.classes) != model.num_classes:
+        raise ValueError(f"inputs.classes names {len(model.inputs.classes)} of {model.num_classes} classes")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
@@ -132,12 +135,14 @@ def _weights_named_by(config: Path) -> str | None:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def from_pretrained(folder_or_name: str | os.PathLike[str]) -> Model:
+def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int | None = None) -> Model:
     """A network with its weights, in eval mode, on the CPU, in the precision it was saved in.
 
     Either from a folder written by `save_pretrained`, or one that comes with flexconv, by its name. A name wins over
     a folder of the same name in the current directory; "./name" is the folder. Where there is no folder "user",
     "user/name" or "user/name@revision" is one of the Hugging Face Hub, as `push_to_hub` sends it (extra flexconv[hub]).
+
+    `num_classes`: to go on with other classes, of which there are so many. The last layer is drawn anew.
     """
     folder = _find(folder_or_name)
     file = folder / CONFIG
@@ -146,17 +151,30 @@ def from_pretrained(folder_or_name: str | os.PathLike[str]) -> Model:
     weights = folder / entries["weights"]
     state = _read_weights(weights, entries["sha256"], file)
     _compare_shapes(str(weights), model, state)
+    if num_classes is not None:
+        model, state = _for_other_classes(model, state, num_classes)
     model.load_state_dict(state, assign=True)
     return model.eval()
 
 
-def shipped_names() -> list[str]:
-    """The networks that come with flexconv."""
+def _for_other_classes(
+    model: Model, state: Mapping[str, torch.Tensor], num_classes: int
+) -> tuple[Model, dict[str, torch.Tensor]]:
+    """A network like this one, and its weights, with a last layer that is as in a new one."""
+    other = _resample(type(model)(**{**model.config, "num_classes": num_classes}), model.resampled)
+    if model.inputs is not None:
+        other.inputs = replace(model.inputs, classes=tuple(map(str, range(other.num_classes))))
+    head = {f"head.{name}": tensor for name, tensor in other.head.state_dict().items()}
+    return other, {**state, **{name: tensor.to(state[name].dtype) for name, tensor in head.items()}}
+
+
+def list_pretrained() -> list[str]:
+    """Names of the networks that come with flexconv, for `from_pretrained`."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
 def _find(folder_or_name: str | os.PathLike[str]) -> Path:
-    shipped = shipped_names()
+    shipped = list_pretrained()
     if folder_or_name in shipped:
         return SHIPPED / str(folder_or_name)
     folder = Path(folder_or_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..models._pretrained import CONFIG, SHIPPED, shipped_names
+from ..models._pretrained import CONFIG, SHIPPED, list_pretrained
 from ..train import RunFolder
 from ._item import Grid, Item
 from ._ledger import Ledger
@@ -59,7 +59,7 @@ def item_markdown(item: Item, ledger: Ledger) -> list[str]:
 def _networks() -> list[str]:
     """The trained networks that come with flexconv."""
     rows = []
-    for name in shipped_names():
+    for name in list_pretrained():
         results = RunFolder(SHIPPED / name).read_results()
         size = (SHIPPED / name / json.loads((SHIPPED / name / CONFIG).read_text("utf-8"))["weights"]).stat().st_size
         accuracy = f"{100 * results['test_accuracy']:.2f} % of {results['test_count']:,}"

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..models._pretrained import shipped_names
+from ..models._pretrained import list_pretrained
 from ..train import FitRecipe
 from ..train.recipe import CrossResolutionRecipe, Recipe
 from ._ledger import Ledger
@@ -69,7 +69,7 @@ def to_ship(runs: Path = Path("results/runs")) -> list[str]:
     return [
         f"flexconv ship {run_folder(runs, recipe, 0) / stages[name]} --name {name}"
         for name, recipe in wanted.items()
-        if name not in shipped_names()
+        if name not in list_pretrained()
     ]
 
 

@@ -334,7 +334,9 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
         **({"test": f"{len(data.test):,}"} if data.test is not None else {}),
     }
     counts = ", ".join(f"{value} {name}" for name, value in parts.items())
-    return f"{recipe.model.name} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}"
+    warmup = recipe.schedule.warmup_epochs
+    rising = f", the rate rises for {warmup:g} (schedule.warmup_epochs)" if 2 * warmup > recipe.epochs else ""
+    return f"{recipe.model.name} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}{rising}"
 
 
 def default_folder(name: str) -> Path:
