@@ -39,6 +39,7 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) 
 
 def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> list[float]:
     """One finite number per spatial axis."""
+    value = getattr(value, "tolist", lambda: value)()  # tensors and arrays hold a number or several
     try:
         values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
     except (TypeError, ValueError):
@@ -56,9 +57,7 @@ def positive(name: str, value: float) -> float:
         finite = math.isfinite(value)
     except TypeError:
         raise TypeError(f"{name} must be a number; got {value!r}") from None
-    if not finite:
-        raise ValueError(f"{name} must be finite; got {value}")
-    if value <= 0:
+    if not (finite and value > 0):
         raise ValueError(f"{name} must be positive; got {value}")
     return float(value)
 

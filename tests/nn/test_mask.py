@@ -435,6 +435,11 @@ def test_wrong_arguments_are_refused(make, message):
         make()
 
 
+def test_arguments_may_be_tensors():
+    mask = RotatedGaussianMask(sigma=torch.tensor([0.25, 0.5]), mean=torch.tensor(0.5), angle=torch.tensor(0.75))
+    assert (mask.initial_sigma, mask.initial_mean, mask.initial_angle) == ([0.25, 0.5], [0.5, 0.5], 0.75)
+
+
 def test_a_pulled_mean_does_not_run_away():
     axes = [Axis(17, False)]
     mask = set_(GaussianMask(1, sigma=0.4), mean=[0.9])

@@ -274,7 +274,7 @@ def test_recipes_do_not_change():
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
         ({"optim": {"lr": -0.1}}, "optim.lr must be a finite number of at least 0; got -0.1"),
         ({"optim": {"lr": ".nan"}}, "optim.lr must be"),
-        ({"optim": {"clip": "inf"}}, "optim.clip must be finite; got inf"),
+        ({"optim": {"clip": "inf"}}, "optim.clip must be positive; got inf"),
         ({"optim": {"clip": 0}}, "optim.clip must be positive; got 0"),
         ({"model": {"name": "flexnet3", "device": "cuda"}}, "model.device is not a recipe's: use --device.*got 'cuda'"),
         ({"schedule": {"warmup_epochs": -1}}, "schedule.warmup_epochs must be"),

@@ -186,7 +186,7 @@ class RotatedGaussianMask(GaussianMask):
         if dims != 2:
             raise ValueError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
-        (self.initial_angle,) = per_axis_floats("angle", [angle], 1)
+        (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
