@@ -12,7 +12,7 @@ import torch
 import triton  # pyright: ignore[reportMissingImports]  (comes with torch where there is a GPU)
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-# from results/bench/tune_fit_h200.txt, when sines were polynomials; `python -m benchmarks.tune_fit` tries more
+# from results/bench/tune_fit_h200.txt; `python -m benchmarks.tune_fit` tries more
 PROGRAMS = 1056  # for all pictures together: eight for each multiprocessor of an H200
 FORWARD_REGISTERS = 128  # of a thread: then eight of `forward` run at a time there
 PRECISION = "tf32"  # of products; there, three times as many for those of float32 gave no better pictures

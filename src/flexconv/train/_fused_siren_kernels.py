@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from ._fused_parts import add, compare, find, gather, keep, recall, wave
+from ._fused_parts import add, compare, find, gather, keep, recall
 
 # where a channel of a layer has its numbers, packed into four: b or a_f, the first map's W, and the layer's ω
 BIAS, W_Y, W_X, OMEGA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
@@ -13,16 +13,24 @@ BIAS, W_Y, W_X, OMEGA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.co
 
 @triton.jit
 def _angle(u, omega):
-    """ωu without whole turns: within ±π, where bfloat16 is precise enough to be kept. 1.5 · 2²³ rounds."""
-    angle = u * omega[:, None]
-    turns = (angle * 0.15915494309189535 + 12582912.0) - 12582912.0
-    return angle - turns * 6.283185307179586
+    """ωu / π without whole turns: within ±1, where bfloat16 is precise enough to be kept. 1.5 · 2²³ rounds."""
+    half_turns = u * (omega * 0.3183098861837907)[:, None]
+    return half_turns - 2.0 * ((half_turns * 0.5 + 12582912.0) - 12582912.0)
 
 
 @triton.jit
-def _sine(angle):
-    """sin ωu and cos ωu."""
-    return wave(angle, tl.full(angle.shape, 1.0, tl.float32))
+def _sine(half_turns):
+    """sin πv and cos πv, by polynomials around the nearest whole number n; exact to float32. Both have the sign (−1)ⁿ.
+
+    Adding 1.5 · 2²³ leaves no digits behind the point: the sum's last bit says if n is odd.
+    """
+    rounded = half_turns + 12582912.0
+    r = half_turns - (rounded - 12582912.0)
+    sign = ((rounded.to(tl.int32, bitcast=True) << 31) | 0x3F800000).to(tl.float32, bitcast=True)
+    z = r * r
+    sine = r * (3.14159258 + z * (-5.16770688 + z * (2.55003138 + z * (-0.59804517 + z * 0.07722013))))
+    cosine = 0.99999995 + z * (-4.93479286 + z * (4.05841191 + z * (-1.33188016 + z * 0.2196968)))
+    return sign * sine, sign * cosine
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from ..nn._grid import Axis, coordinate_grid
 from ..nn.kernels import KernelGenerator
 from .recipe import FitRecipe
 
-CPU_POINTS = 1 << 13  # per pass on a CPU, whose caches hold no more
+CPU_POINTS = 1 << 13  # of all targets, per pass on a CPU, whose caches hold no more
 
 
 class FitGroup:
@@ -44,8 +44,8 @@ class FitGroup:
         rest = [p for name, p in self.parameters.items() if name != "omega_0"]
         groups = [{"params": rest}, {"params": omegas, "lr": recipe.lr * recipe.omega_factor}]
         self.optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=recipe.lr, fused=device.type == "cuda")
-        width = targets.shape[3]
-        self.rows_at_once = max(1, CPU_POINTS // width) if device.type == "cpu" else len(self.rows)
+        in_a_row = len(targets) * targets.shape[3]
+        self.rows_at_once = max(1, CPU_POINTS // in_a_row) if device.type == "cpu" else len(self.rows)
         self._loss = self._squared_error
         self._fused = None
         if device.type == "cuda":
