@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from flexconv import train
 from flexconv.bench._steps import CASES, make_recipe, noise, open_masks
+from flexconv.train import build_model, make_fabric
 from flexconv.train.display import Display
-from flexconv.train.run import build_model, make_fabric
 
 STEPS = 20  # in a window
 

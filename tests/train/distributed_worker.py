@@ -15,8 +15,8 @@ torch.set_num_threads(1)
 from lightning.fabric import Fabric  # noqa: E402
 
 from flexconv import data, train  # noqa: E402
+from flexconv.train import build_model, leave_processes, make_fabric  # noqa: E402
 from flexconv.train.display import Display  # noqa: E402
-from flexconv.train.run import build_model, leave_processes, make_fabric  # noqa: E402
 from flexconv.train.sync_norm import synchronise_norms  # noqa: E402
 from tests.train.tiny import tiny_recipe  # noqa: E402
 

@@ -8,11 +8,10 @@ from torch import nn
 
 from flexconv import train
 from flexconv.nn import GaussianMask
-from flexconv.train import RunFolder
+from flexconv.train import RunFolder, build_model, load_data, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine
-from flexconv.train.run import build_model, load_data, make_fabric
 
 from .tiny import tiny_recipe
 

@@ -12,8 +12,8 @@ import torch
 
 from .. import data, refresh_extents, train
 from ..nn import GaussianMask
+from ..train import build_model, make_fabric
 from ..train.display import Display
-from ..train.run import build_model, make_fabric
 
 _TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # masks as the authors' start
 #: name, model, shape of a sample, settings; and milliseconds of the authors' code, masks at init and full: on an H200,

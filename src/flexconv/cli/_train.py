@@ -38,8 +38,6 @@ def train(
     if isinstance(loaded, training.FitRecipe):
         raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
     folder = out or training.default_folder(recipe)
-    if _first_process():
-        say(f"run folder: {folder}")
     results = _until_stopped(folder, "train", lambda: training.train(loaded, folder, device=device, console=console))
     _print_results(results, folder)
 
@@ -67,7 +65,6 @@ def fit(
     if not isinstance(loaded, training.FitRecipe):
         raise ValueError(f"{recipe} trains a network: flexconv train {recipe}")
     folder = out or training.default_folder(recipe)
-    say(f"run folder: {folder}")
     results = _until_stopped(folder, "fit", lambda: training.fit(loaded, folder, device=device, console=console))
     _print_results(results, folder)
 

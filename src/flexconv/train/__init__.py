@@ -13,6 +13,7 @@ except ImportError as error:
         'flexconv.train needs lightning and a few more packages: pip install "flexconv[train]"'
     ) from error
 
+from ._model import build_model
 from ._read import build_recipe, list_recipes, load_recipe
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .evaluate import Score, evaluate, evaluate_exactly
@@ -29,7 +30,7 @@ from .recipe import (
     Recipe,
     ScheduleRecipe,
 )
-from .run import build_model, default_folder, fit_classifier, leave_processes, load_data, make_fabric, resume, train
+from .run import default_folder, fit_classifier, leave_processes, load_data, make_fabric, resume, train
 from .stopping import Interrupted
 
 __all__ = [

@@ -60,7 +60,8 @@ def plain(recipe: AnyRecipe) -> dict[str, Any]:
     tree = dataclasses.asdict(recipe)
     if "model" in tree:
         model = tree["model"]
-        tree["model"] = {"name": model["name"], **model["options"]}
+        trained = {"pretrained": True} if model["pretrained"] else {}
+        tree["model"] = {"name": model["name"], **trained, **model["options"]}
     return {"kind": kind, **tree}
 
 
@@ -223,10 +224,11 @@ def _yaml() -> types.ModuleType:
 def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values; got {tree!r}")
-    if cls is ModelRecipe:  # everything but the name is an option of the model, which the registry knows
+    if cls is ModelRecipe:  # everything but these is an option of the model, which the registry knows
+        own = {key: value for key, value in tree.items() if key in ("name", "pretrained")}
         options = _mapping(tree.get("options"), f"{path}.options")
-        options |= {key: value for key, value in tree.items() if key not in ("name", "options")}
-        tree = {"options": options, **({"name": tree["name"]} if "name" in tree else {})}
+        options |= {key: value for key, value in tree.items() if key not in (*own, "options")}
+        tree = {**own, "options": options}
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key, value in tree.items():

@@ -69,6 +69,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
         folder.append_machine({"started": now(), **machine(place)})
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
+            console.print(f"run folder: {folder.path}", highlight=False, markup=False)
             size = " × ".join(map(str, targets.values.shape[:1:-1]))
             console.print(
                 f"{recipe.model.name} ({parameters:,} parameters) fitted to {len(targets.names)} targets of {size}, "

@@ -16,12 +16,15 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """A model of the registry, and options for it other than its defaults."""
+    """A model of the registry, and options for it other than its defaults; or a trained one, to go on with."""
 
     name: str
+    pretrained: bool = False  # then `from_pretrained` knows the name, or folder
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.pretrained and self.options:
+            raise ValueError(f"a trained model is as it was made: leave out model.{', model.'.join(self.options)}")
         for option, instead in (("device", "--device, or device= of train"), ("dtype", "precision")):
             if option in self.options:
                 raise ValueError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
@@ -174,6 +177,8 @@ class FitRecipe:
     record_every: int = 100  # steps between two lines of metrics.jsonl
 
     def __post_init__(self) -> None:
+        if self.model.pretrained:
+            raise ValueError("model.pretrained must be false: a fit begins with new generators")
         if not self.target:
             raise ValueError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
         _at_least_0("fit", self, "lr", "omega_factor")

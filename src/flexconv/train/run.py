@@ -19,17 +19,17 @@ from torch import nn
 
 from .. import data as datasets
 from ..data import DataSplits, DeviceBatches
-from ..models import Inputs, Model, create_model, from_pretrained, save_pretrained
+from ..models import Inputs, Model, from_pretrained, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
 from ..resolution import at_resolution, measurable_norms, recalibrate_batchnorm
 from ._machine import machine, now
+from ._model import build_model
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
 from .folder import RunError, RunFolder
 from .loop import Trainer
-from .optim import penalties
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
 from .sync_norm import synchronise_norms
@@ -95,6 +95,8 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
     else:
         with folder.locked():
             folder.write_recipe(recipe)
+            if console is not None:
+                console.print(f"run folder: {folder.path}", highlight=False, markup=False)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
             folder.write_results(results)
     leave_processes(fabric)
@@ -255,21 +257,6 @@ def _inputs(data: DataSplits) -> Inputs | None:
     return Inputs(size=size, scale=split.scale, mean=mean, std=std, classes=data.class_names)
 
 
-def build_model(recipe: Recipe, data: DataSplits) -> Model:
-    """A new model of a recipe, drawn with its seed; refused where data or penalties of the recipe do not fit it."""
-    options = {**data.model_arguments, **recipe.model.options}
-    torch.manual_seed(recipe.seed)
-    model = create_model(recipe.model.name, **options)
-    if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
-        raise ValueError(
-            f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
-            f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
-        )
-    with torch.no_grad():
-        penalties(model, recipe)
-    return model
-
-
 def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Score:
     assert data.test is not None
     batches = DeviceBatches(
@@ -336,7 +323,8 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
     counts = ", ".join(f"{value} {name}" for name, value in parts.items())
     warmup = recipe.schedule.warmup_epochs
     rising = f", the rate rises for {warmup:g} (schedule.warmup_epochs)" if 2 * warmup > recipe.epochs else ""
-    return f"{recipe.model.name} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}{rising}"
+    trained = ", trained before," if recipe.model.pretrained else ""
+    return f"{recipe.model.name}{trained} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}{rising}"
 
 
 def default_folder(name: str) -> Path:

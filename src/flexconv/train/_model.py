@@ -1,0 +1,51 @@
+"""The model of a recipe: a new one of the registry, or a trained one to go on with."""
+
+from __future__ import annotations
+
+import torch
+
+from ..data import DataSplits
+from ..models import Model, create_model, from_pretrained, list_pretrained
+from .optim import penalties
+from .recipe import ModelRecipe, Recipe
+
+
+def build_model(recipe: Recipe, data: DataSplits) -> Model:
+    """The model of a recipe, drawn with its seed; refused where data or penalties of the recipe do not fit it."""
+    torch.manual_seed(recipe.seed)
+    model = _trained_model(recipe.model.name, data) if recipe.model.pretrained else _new_model(recipe.model, data)
+    with torch.no_grad():
+        penalties(model, recipe)
+    return model
+
+
+def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
+    if settings.name in list_pretrained():
+        raise ValueError(f"{settings.name} is a trained model: to go on with it, set model.pretrained to true")
+    options = {**data.model_arguments, **settings.options}
+    model = create_model(settings.name, **options)
+    if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
+        raise ValueError(
+            f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
+            f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
+        )
+    return model
+
+
+def _trained_model(name: str, data: DataSplits) -> Model:
+    """A trained model to go on with. Its last layer is new where the data have other classes than those it knows.
+
+    Of a model that does not name its classes, they are others where there are more or fewer.
+    """
+    model = from_pretrained(name)
+    lacking = data.model_arguments.keys() - model.config.keys()
+    if lacking or model.config["in_channels"] != data.in_channels:
+        kind = "series" if "length" in model.config else "images"
+        here = "images" if data.image_size is not None else "series"
+        raise ValueError(
+            f"{name} is for {kind} of {model.config['in_channels']} channels; {data.name} has {here} of "
+            f"{data.in_channels}"
+        )
+    inputs = model.inputs
+    same = model.num_classes == data.num_classes if inputs is None else inputs.classes == data.class_names
+    return (model if same else from_pretrained(name, num_classes=data.num_classes)).float()

@@ -1,0 +1,114 @@
+"""Training that begins with a trained network."""
+
+import numpy as np
+import pytest
+import torch
+
+from flexconv import from_pretrained, train
+from flexconv.train import _read as reading
+from flexconv.train import build_model, build_recipe, load_data, load_recipe
+
+NAME = "flexnet3-digits"
+
+
+def recipe_for(data, **changes):
+    return build_recipe({"model": {"name": NAME, "pretrained": True}, "data": data, "epochs": 1} | changes)
+
+
+def digits(**changes):
+    return recipe_for({"name": "digits", "resolution": 16}, **changes)
+
+
+@pytest.fixture
+def odd_and_even(tmp_path):
+    """The digits with two classes, as a file."""
+    data = load_data(digits())
+    parts = {"train": data.train, "test": data.test}
+    arrays = {f"{part}_inputs": split.inputs.numpy() for part, split in parts.items()}
+    labels = {f"{part}_labels": split.labels.numpy() % 2 for part, split in parts.items()}
+    np.savez(tmp_path / "parity.npz", **arrays, **labels, class_names=np.array(["even", "odd"]))
+    return {"name": "npz", "options": {"path": str(tmp_path / "parity.npz")}}
+
+
+def test_with_the_same_classes_it_is_the_network():
+    recipe = digits()
+    model, trained = build_model(recipe, load_data(recipe)), from_pretrained(NAME)
+    for name, tensor in trained.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_with_other_classes_only_the_last_layer_is_new(odd_and_even):
+    recipe = recipe_for(odd_and_even)
+    model, again = (build_model(recipe, load_data(recipe)) for _ in range(2))
+    assert model.num_classes == 2
+    for name, tensor in from_pretrained(NAME).state_dict().items():
+        if name.startswith("head."):
+            assert model.state_dict()[name].shape[0] == 2
+            assert torch.equal(model.state_dict()[name], again.state_dict()[name])
+        else:
+            assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_classes_without_names_are_the_same_where_they_are_as_many(tmp_path):
+    recipe = digits()
+    trained = from_pretrained(NAME)
+    trained.inputs = None
+    from flexconv import save_pretrained
+
+    save_pretrained(trained, tmp_path / "unnamed")
+    data = load_data(recipe)
+    model = build_model(digits(model={"name": str(tmp_path / "unnamed"), "pretrained": True}), data)
+    assert torch.equal(model.head.weight, trained.head.weight)
+
+
+def test_what_it_knows_helps(odd_and_even, tmp_path):
+    """An epoch at a small rate tells odd from even by features of digits, and hardly by new ones."""
+    settings = {"optim": {"lr": 0.001}, "schedule": {"name": "constant", "warmup_epochs": 0}, "batch_size": 32}
+    fresh = {"name": "flexnet3", "widths": [8, 12, 16]}
+    trained = train.train(recipe_for(odd_and_even, **settings), tmp_path / "trained", device="cpu", plots=False)
+    new = train.train(recipe_for(odd_and_even, model=fresh, **settings), tmp_path / "new", device="cpu", plots=False)
+    assert trained["test_accuracy"] > 0.88 > 0.8 > new["test_accuracy"]
+    assert from_pretrained(tmp_path / "trained/weights").inputs.classes == ("even", "odd")
+
+
+def test_an_interrupted_run_goes_on(odd_and_even, tmp_path):
+    recipe = recipe_for(odd_and_even, batch_size=400, epochs=2)
+    whole = train.train(recipe, tmp_path / "whole", device="cpu", plots=False)
+    train.train(recipe, tmp_path / "cut", device="cpu", plots=False)
+    (tmp_path / "cut/results.json").unlink()
+    newest = max((tmp_path / "cut/checkpoints").glob("*.ckpt"))
+    newest.unlink()
+    resumed = train.resume(tmp_path / "cut", device="cpu")
+    assert resumed["test_loss"] == whole["test_loss"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"name": NAME}, "flexnet3-digits is a trained model: to go on with it, set model.pretrained to true"),
+        ({"name": "flexnet3-digit", "pretrained": True}, "flexnet3-digit'.*did you mean 'flexnet3-digits'"),
+        ({"name": "flexnet7-cifar10", "pretrained": True}, "flexnet7-cifar10 is for images of 3 channels.*images of 1"),
+        (
+            {"name": "flextcn6-smnist", "pretrained": True},
+            "flextcn6-smnist is for series of 1 channel.*digits has images",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit(model, message):
+    recipe = digits(model=model)
+    with pytest.raises(ValueError, match=message):
+        build_model(recipe, load_data(recipe))
+
+
+def test_recipes_that_say_both():
+    with pytest.raises(ValueError, match=r"a trained model is as it was made: leave out model.widths, model.dropout"):
+        digits(model={"name": NAME, "pretrained": True, "widths": [3], "dropout": 0.0})
+    with pytest.raises(ValueError, match=r"model.pretrained must be false: a fit begins with new generators"):
+        load_recipe("kodak/quick", ["model.name=siren", "model.pretrained=true"])
+
+
+def test_another_name_on_the_command_line_is_another_model():
+    recipe = load_recipe("digits", ["model.name=flexnet3-digits", "model.pretrained=true"])
+    assert recipe.model == train.ModelRecipe(name=NAME, pretrained=True)
+    assert build_recipe(reading.plain(recipe)) == recipe
+    assert not load_recipe("digits", ["model.pretrained=true", "model.name=flexnet7"]).model.pretrained
