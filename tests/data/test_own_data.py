@@ -138,6 +138,41 @@ def test_recordings_in_class_folders(tmp_path):
         data.load("folder", path=tmp_path)
 
 
+def test_recordings_as_coefficients(tmp_path):
+    waves = {}
+    for word in ("no", "yes"):
+        for i in range(5):
+            waves[word, i] = np.random.default_rng(i).integers(-(2**15), 2**15, (1600 + 100 * i, 2)).astype("<i2")
+            published.write_wav(tmp_path / word / f"{i}.wav", waves[word, i], rate=16_000, channels=2)
+    own = data.load("folder", path=tmp_path, test_share=0.4, features="mfcc")
+    assert own.model_arguments == {"in_channels": 40, "num_classes": 2, "length": 21}
+    assert sorted(own.train.lengths.tolist() + own.test.lengths.tolist()) == sorted(2 * [17, 18, 19, 20, 21])
+    longest = torch.from_numpy(waves["no", 4].T / 2**15).float()
+    expected = data.mfcc(longest).flatten(0, 1)
+    there = torch.cat([own.train.inputs, own.test.inputs])
+    assert (there == expected).flatten(1).all(1).sum() == 2  # one of each class
+    short = torch.from_numpy(waves["no", 0].T / 2**15).float()
+    alone = data.mfcc(short).flatten(0, 1)[:, :16]  # the last frame sees the end
+    assert (there[:, :, :16] == alone).flatten(1).all(1).sum() == 2
+    with pytest.raises(ValueError, match=r"unknown features 'mfc'.*did you mean 'mfcc'"):
+        data.load("folder", path=tmp_path, features="mfc")
+
+
+def test_frames_last_as_long_at_any_rate(tmp_path):
+    for rate in (8_000, 16_000, 44_100):
+        for word in ("no", "yes"):
+            published.write_wav(tmp_path / str(rate) / word / "0.wav", np.ones(rate, "<i2"), rate=rate)
+            published.write_wav(tmp_path / str(rate) / word / "1.wav", np.ones(rate, "<i2"), rate=rate)
+        own = data.load("folder", path=tmp_path / str(rate), test_share=0.5, features="mfcc")
+        assert abs(own.length - 161) <= 1
+        assert own.train.lengths is None
+
+
+def test_images_have_no_coefficients(pictures):
+    with pytest.raises(ValueError, match="has images: leave out features='mfcc'"):
+        data.load("folder", path=pictures("pets"), features="mfcc")
+
+
 def test_a_missing_or_empty_folder_is_named(tmp_path):
     with pytest.raises(data.MissingDataError, match=r"nowhere is neither .* give the folder that it lies in as --root"):
         data.load("folder", path="nowhere", root=tmp_path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from .._arguments import per_axis, unknown_name
@@ -18,9 +17,9 @@ from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
 from ._own import TEST_SHARE, assemble, find
 from ._pictures import picture_suffixes, read_picture
+from ._recordings import FEATURES, read_recordings
 from ._resize import resize_images
 from ._splits import Samples
-from ._wav import read_wav
 
 FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}  # and what is in them
 MODES = {"colour": "RGB", "grey": "L"}
@@ -35,15 +34,18 @@ def _read(
     path: str | os.PathLike[str],
     image_size: int | tuple[int, int] | None = None,
     mode: str = "colour",
+    features: str = "waves",
     test_share: float = TEST_SHARE,
 ) -> Source:
-    """path: the folder, as it is or below the data root. mode: "colour" or "grey".
+    """path: the folder, as it is or below the data root. test_share: of a folder without a test part.
 
-    image_size: images are brought to this (shape not kept); None: they must all have one size already.
-    test_share: of a folder without a test part.
+    Of images: mode is "colour" or "grey"; image_size is what they are brought to (shape not kept), None: they must all
+    have one size already. Of recordings: features are "waves" or "mfcc", 20 coefficients per channel every 1/160 s.
     """
     if mode not in MODES:
         unknown_name("mode", mode, MODES)
+    if features not in FEATURES:
+        unknown_name("features", features, FEATURES)
     folder = find(path, root)
     if (folder / "val").is_dir() and (folder / "validation").is_dir():
         raise MissingDataError(f"{folder}: has both val and validation; one of them is the validation part")
@@ -54,9 +56,12 @@ def _read(
     files = {part: _files(place, names) for part, place in roots.items()}
     suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
     if suffixes == {".wav"}:
-        return assemble(_recordings(files), names, test_share=test_share, scale=1 / 2**15)
+        parts, scale = read_recordings(files, features)
+        return assemble(parts, names, test_share=test_share, scale=scale)
     if ".wav" in suffixes:
         raise MissingDataError(f"{folder}: has both recordings and images; one set holds one kind")
+    if features != "waves":
+        raise ValueError(f"features are those of recordings; {folder} has images: leave out features={features!r}")
     size = None if image_size is None else per_axis("image_size", image_size, 2, minimum=1)
     parts = {part: _images(paths, labels, size, MODES[mode]) for part, (paths, labels) in files.items()}
     shapes = {part: tuple(images.inputs.shape[1:]) for part, images in parts.items()}
@@ -111,29 +116,6 @@ def _images(paths: list[Path], labels: torch.Tensor, size: tuple[int, ...] | Non
             raise DamagedDataError(f"{path}: {width} × {height} pixels, {paths[0]} has {first}; give image_size")
         images.append(image)
     return Samples(torch.stack(images), labels)
-
-
-def _recordings(files: dict[str, tuple[list[Path], torch.Tensor]]) -> dict[str, Samples]:
-    """Recordings of all parts, silence after short ones; lengths where they differ."""
-    waves = {part: [read_wav(path) for path in paths] for part, (paths, _) in files.items()}
-    kinds = {}
-    for part, (paths, _) in files.items():
-        for path, (wave, rate) in zip(paths, waves[part], strict=True):
-            kinds.setdefault((len(wave), rate), path)
-    if len(kinds) > 1:
-        told = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
-        raise DamagedDataError(f"recordings must agree in channels and rate: {told}")
-    ((channels, _),) = kinds
-    lengths = {part: torch.tensor([wave.shape[1] for wave, _ in found]) for part, found in waves.items()}
-    longest = max(int(found.max()) for found in lengths.values())
-    unequal = any(int(found.min()) < longest for found in lengths.values())
-    parts = {}
-    for part, found in waves.items():
-        padded = np.zeros((len(found), channels, longest), np.int16)
-        for row, (wave, _) in zip(padded, found, strict=True):
-            row[:, : wave.shape[1]] = wave
-        parts[part] = Samples(torch.from_numpy(padded), files[part][1], lengths[part] if unequal else None)
-    return parts
 
 
 DATASETS = (

@@ -1,0 +1,64 @@
+"""Recordings of the user's own, as waves or as mel-frequency cepstral coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ._files import DamagedDataError
+from ._mfcc import mfcc
+from ._splits import Samples
+from ._wav import read_wav
+
+FEATURES = ("waves", "mfcc")
+FULL_SCALE = 2**15
+FRAMES_PER_SECOND = 160  # as in the paper, where a window of 200 samples at 16 kHz moves by half of it
+CHUNK = 256  # recordings at a time
+
+
+def read_recordings(
+    files: Mapping[str, tuple[list[Path], torch.Tensor]], features: str
+) -> tuple[dict[str, Samples], float]:
+    """Paths and labels of all parts → samples, with lengths where they differ, and the scale of their values."""
+    parts, rate = _waves(files)
+    if features == "waves":
+        return parts, 1 / FULL_SCALE
+    return {part: _coefficients(samples, rate) for part, samples in parts.items()}, 1.0
+
+
+def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[str, Samples], int]:
+    """Recordings [N, C, longest] int16 of all parts, silence after short ones, and their rate."""
+    waves = {part: [read_wav(path) for path in paths] for part, (paths, _) in files.items()}
+    kinds = {}
+    for part, (paths, _) in files.items():
+        for path, (wave, rate) in zip(paths, waves[part], strict=True):
+            kinds.setdefault((len(wave), rate), path)
+    if len(kinds) > 1:
+        told = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
+        raise DamagedDataError(f"recordings must agree in channels and rate: {told}")
+    ((channels, rate),) = kinds
+    lengths = {part: torch.tensor([wave.shape[1] for wave, _ in found]) for part, found in waves.items()}
+    longest = max(int(found.max()) for found in lengths.values())
+    unequal = any(int(found.min()) < longest for found in lengths.values())
+    parts = {}
+    for part, found in waves.items():
+        padded = np.zeros((len(found), channels, longest), np.int16)
+        for row, (wave, _) in zip(padded, found, strict=True):
+            row[:, : wave.shape[1]] = wave
+        parts[part] = Samples(torch.from_numpy(padded), files[part][1], lengths[part] if unequal else None)
+    return parts, rate
+
+
+def _coefficients(samples: Samples, rate: int) -> Samples:
+    """Waves [N, C, length] → coefficients [N, 20 C, frames], those of a channel one after the other."""
+    assert isinstance(samples.inputs, torch.Tensor)
+    hop = round(rate / FRAMES_PER_SECOND)
+    chunks = []
+    for waves in samples.inputs.split(CHUNK):
+        found = mfcc(waves.flatten(0, 1).float() / FULL_SCALE, rate=rate, n_fft=2 * hop)
+        chunks.append(found.unflatten(0, waves.shape[:2]).flatten(1, 2))
+    frames = None if samples.lengths is None else 1 + samples.lengths // hop
+    return Samples(torch.cat(chunks), samples.labels, frames)
