@@ -11,7 +11,7 @@ import pytest
 from flexconv.models._pretrained import SHIPPED
 from flexconv.paper import ITEMS, Ledger, items
 from flexconv.paper._item import NOTHING
-from flexconv.paper._measures import ACCURACY, show
+from flexconv.paper._measures import ACCURACY, CHANGE, FINE_TUNED, show
 from flexconv.paper._table import Column, Row, Table, published_value
 from flexconv.train import RunFolder, list_recipes, load_recipe
 
@@ -175,3 +175,18 @@ def test_results_are_read_as_they_are_written(tmp_path):
     (log,) = Ledger(tmp_path).logs
     assert ACCURACY.of(log) == 50.0
     assert log.results == json.loads((tmp_path / "runs/a/results.json").read_text())
+
+
+def test_what_is_known_before_fine_tuning_counts_without_it(tmp_path):
+    recipe = "cross-resolution-cifar10/f-magnet-16-28"
+    columns = (Column("change", CHANGE), Column("fine-tuned", FINE_TUNED))
+    table = replace(TABLE, columns=columns, rows=(Row("A", "1M", ("−3.0", "88.87"), recipe),))
+    folder = RunFolder(tmp_path / "runs" / "a")
+    folder.write_recipe(replace(load_recipe(recipe), finetune_epochs=0))
+    folder.write_results({"source": {"test_accuracy": 0.86, "selected": "last"}, "change_out_of_the_box": -0.02})
+    ledger = Ledger(tmp_path)
+    assert table.section(ledger).grid.rows[0][2:] == ("−3.0", "−2.00 (n = 1; +1.00)", "88.87", "not run")
+    assert [job.seed for job in table.jobs(ledger)] == [0, 1, 2]  # the whole run is still to be done
+    assert not ledger.finished(recipe)
+    assert len(ledger.finished(recipe, CHANGE)) == 1
+    assert not ledger.finished(recipe, FINE_TUNED)

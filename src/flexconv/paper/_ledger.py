@@ -19,6 +19,7 @@ from ..train._read import plain
 from ..train.folder import _lists
 from ..train.recipe import AnyRecipe, CrossResolutionRecipe
 from ._item import NOTHING
+from ._measures import Measure
 
 CIRCUMSTANCES = {
     *("about", "seed", "precision", "engine", "deterministic", "checkpoint_seconds"),
@@ -93,8 +94,13 @@ class Match:
 
     @property
     def counts(self) -> bool:
-        """Whether its number is the recipe's."""
+        """Whether its numbers are the recipe's, all of them."""
         return self.log.finished and not self.differs
+
+    def counts_for(self, measure: Measure) -> bool:
+        """Whether this one of its numbers is the recipe's."""
+        untuned = measure.before_tuning and self.differs.keys() == {"finetune_epochs"}
+        return self.log.finished and (untuned or not self.differs)
 
     @property
     def difference(self) -> str:
@@ -134,9 +140,9 @@ class Ledger:
         found = [match for match in found if _related(match)]
         return sorted(found, key=lambda match: (not match.counts, match.log.seed, match.log.path.name))
 
-    def finished(self, name: str) -> list[Log]:
-        """Runs of a recipe as it is, one per seed."""
-        return one_per_seed(self.of(name))
+    def finished(self, name: str, measure: Measure | None = None) -> list[Log]:
+        """Runs of a recipe as it is, one per seed; or those that have one number of it."""
+        return one_per_seed(self.of(name), measure)
 
     def network(self, recipe: str, shipped: str) -> Path | None:
         """A folder with the trained network of a recipe: of a run that is here, else the shipped one, else None.
@@ -148,11 +154,11 @@ class Ledger:
         return next((folder for folder in [*folders, SHIPPED / shipped] if (folder / CONFIG).is_file()), None)
 
 
-def one_per_seed(matches: Sequence[Match]) -> list[Log]:
-    """The logs that count; of several with one seed, the first."""
+def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> list[Log]:
+    """The logs that count, wholly or for one number; of several with one seed, the first."""
     seeds: dict[int, Log] = {}
     for match in matches:
-        if match.counts:
+        if match.counts or (measure is not None and match.counts_for(measure)):
             seeds.setdefault(match.log.seed, match.log)
     return list(seeds.values())
 

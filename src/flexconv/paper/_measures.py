@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a log, in the paper's units; None where that log has none. `digits` are printed behind the point."""
+    """A number of a log, in the paper's units; None where that log has none. `digits` are printed behind the point.
+
+    One that a run has `before_tuning` does not depend on whether it is fine-tuned.
+    """
 
     of: Callable[[Log], float | None]
     digits: int
+    before_tuning: bool = False
 
 
 def _percent(*path: str) -> Callable[[Log], float | None]:
@@ -38,9 +42,9 @@ def _seconds_per_epoch(log: Log) -> float | None:
 
 ACCURACY = Measure(_percent("test_accuracy"), 2)
 TOP_5 = Measure(_percent("test_top5"), 2)
-SOURCE = Measure(_percent("source", "test_accuracy"), 2)
-CHANGE = Measure(_percent("change_out_of_the_box"), 2)
-CHANGE_WITH_NORMS = Measure(_percent("change_norms_measured"), 2)
+SOURCE = Measure(_percent("source", "test_accuracy"), 2, before_tuning=True)
+CHANGE = Measure(_percent("change_out_of_the_box"), 2, before_tuning=True)
+CHANGE_WITH_NORMS = Measure(_percent("change_norms_measured"), 2, before_tuning=True)
 FINE_TUNED = Measure(_percent("target", "test_accuracy"), 2)
 PSNR = Measure(lambda log: log.results.get("mean_psnr"), 3)
 SECONDS = Measure(_seconds_per_epoch, 1)

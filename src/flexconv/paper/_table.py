@@ -137,7 +137,7 @@ class Table(Item):
                 match.log.budget,
                 match.log.chosen,
                 match.log.card,
-                f"{match.log.seconds:.0f}",
+                f"{match.log.seconds:.0f}" if match.log.seconds else NOTHING,
                 _differs(match),
             )
             for name, found in matches.items()
@@ -154,7 +154,7 @@ class Table(Item):
 
 def _ours(measure: Measure, published: str, matches: Sequence[Match]) -> str:
     """Mean ± standard deviation, the number of runs and the gap to the published number."""
-    logs = one_per_seed(matches)
+    logs = one_per_seed(matches, measure)
     values = [value for log in logs if (value := measure.of(log)) is not None]
     if values:
         mean = statistics.fmean(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import re
+import shutil
 import signal
 import threading
 import time
@@ -17,9 +18,11 @@ from rich.console import Console
 from ..data import MissingDataError
 from ..train import DivergedError, FitRecipe, Interrupted, RunError, RunFolder, build_recipe, fit, resume, train
 from ..train._read import merge, parse_override, plain
-from ..train.recipe import AnyRecipe
+from ..train.recipe import AnyRecipe, CrossResolutionRecipe
 from ._item import Job
 from ._ledger import CIRCUMSTANCES, Ledger, differences
+
+AFTER_SOURCE = {"target", "crop", "finetune_epochs"}  # what a run decides by when its first stage is over
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def do(
             console.print(f"{number + 1} of {len(jobs)}: {job.name}, seed {job.seed}", highlight=False)
         try:
             with interrupted_after(left):
-                _do(job, ledger.runs, device, changes, console, plots=plots)
+                _do(job, ledger, device, changes, console, plots=plots)
         except TimeoutError:
             return Outcome(done, len(jobs) - done, stopped=True)
         except (MissingDataError, DivergedError) as error:
@@ -69,14 +72,14 @@ def do(
     return Outcome(done, len(jobs) - done, stopped=False)
 
 
-def _do(job: Job, runs: Path, device: str, changes: Sequence[str], console: Console | None, *, plots: bool) -> None:
+def _do(job: Job, ledger: Ledger, device: str, changes: Sequence[str], console: Console | None, *, plots: bool) -> None:
     if callable(job.work):
         job.work(device=device, changes=changes)
         return
     if isinstance(job.work, FitRecipe):
         changes = ()
     recipe = changed(job.work, changes)
-    folder = RunFolder(run_folder(runs, job.name, job.seed, changes))
+    folder = RunFolder(run_folder(ledger.runs, job.name, job.seed, changes))
     if folder.exists:
         if other := differences(recipe, folder.read_recipe()):
             raise RunError(f"{folder.path} holds a run of another recipe ({', '.join(other)} differ): move it away")
@@ -84,7 +87,22 @@ def _do(job: Job, runs: Path, device: str, changes: Sequence[str], console: Cons
     elif isinstance(recipe, FitRecipe):
         fit(recipe, folder.path, device=device, console=console)
     else:
+        if isinstance(recipe, CrossResolutionRecipe):
+            _share_source(recipe, folder, ledger)
         train(recipe, folder.path, device=device, console=console, plots=plots)
+
+
+def _share_source(recipe: CrossResolutionRecipe, folder: RunFolder, ledger: Ledger) -> None:
+    """Runs from one resolution to several have their first stage in common: take it from one that has it."""
+    for log in Ledger(ledger.results).logs:  # also those of this minute
+        stage = RunFolder(log.path / "source")
+        same = log.seed == recipe.seed and differences(recipe, log.recipe).keys() <= AFTER_SOURCE
+        if same and stage.finished and stage.weights.is_dir():
+            part = folder.path / "source.part"
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(stage.path, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
+            part.rename(folder.path / "source")
+            return
 
 
 def run_folder(runs: Path, name: str, seed: int, changes: Sequence[str] = ()) -> Path:

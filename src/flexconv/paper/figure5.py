@@ -30,19 +30,19 @@ def draw(ledger: Ledger) -> Figure:
     """The change out of the box over the target resolution: published as dashed lines, ours as points."""
     from ..viz._style import BLUE, PAGE, RED, new_figure
 
-    figure = new_figure(PAGE, 2.4)
+    figure = new_figure(PAGE, 2.6)
     panels = figure.subplots(1, 2, sharey=True)
     for (penalty, source), (changes, _) in _CHANGES.items():
         panel = panels[int(source == 20)]
         colour = {"f-magnet": BLUE, "f-flexconv": RED}[penalty]
         published = [published_value(text) for text in changes]
         panel.plot(TARGETS, published, "--", color=colour, label=f"{penalty}, published")  # type: ignore[arg-type]
-        found = {t: [CHANGE.of(log) for log in ledger.finished(_recipe(penalty, source, t))] for t in TARGETS}
+        found = {t: [CHANGE.of(log) for log in ledger.finished(_recipe(penalty, source, t), CHANGE)] for t in TARGETS}
         means = {t: statistics.fmean(v for v in values if v is not None) for t, values in found.items() if values}
         if means:
             panel.plot(list(means), list(means.values()), "o", color=colour, label=f"{penalty}, ours")
         panel.set(title=f"trained at {source} pixels", xlabel="tested at", ylabel="change in points")
-        panel.legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
