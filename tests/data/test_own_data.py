@@ -168,6 +168,18 @@ def test_frames_last_as_long_at_any_rate(tmp_path):
         assert own.train.lengths is None
 
 
+@pytest.mark.parametrize(
+    ("rate", "samples", "message"),
+    [(100, 500, r"at least 160 Hz.*no/0\.wav have 100 Hz"), (16_000, 80, r"more than 100 samples.*80 samples at most")],
+)
+def test_recordings_too_slow_or_short_for_coefficients(tmp_path, rate, samples, message):
+    for word in ("no", "yes"):
+        for i in range(2):
+            published.write_wav(tmp_path / word / f"{i}.wav", np.ones(samples, "<i2"), rate=rate)
+    with pytest.raises(ValueError, match=message):
+        data.load("folder", path=tmp_path, test_share=0.5, features="mfcc")
+
+
 def test_images_have_no_coefficients(pictures):
     with pytest.raises(ValueError, match="has images: leave out features='mfcc'"):
         data.load("folder", path=pictures("pets"), features="mfcc")

@@ -26,7 +26,13 @@ def read_recordings(
     parts, rate = _waves(files)
     if features == "waves":
         return parts, 1 / FULL_SCALE
-    return {part: _coefficients(samples, rate) for part, samples in parts.items()}, 1.0
+    hop, longest = round(rate / FRAMES_PER_SECOND), parts["train"].inputs.shape[-1]
+    if rate < FRAMES_PER_SECOND or longest <= hop:
+        raise ValueError(
+            f"features='mfcc' need recordings of at least {FRAMES_PER_SECOND} Hz, and one of more than {hop} samples, "
+            f"half a window; those with {files['train'][0][0]} have {rate} Hz, {longest} samples at most: leave it out"
+        )
+    return {part: _coefficients(samples, rate, hop) for part, samples in parts.items()}, 1.0
 
 
 def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[str, Samples], int]:
@@ -52,10 +58,9 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
     return parts, rate
 
 
-def _coefficients(samples: Samples, rate: int) -> Samples:
+def _coefficients(samples: Samples, rate: int, hop: int) -> Samples:
     """Waves [N, C, length] → coefficients [N, 20 C, frames], those of a channel one after the other."""
     assert isinstance(samples.inputs, torch.Tensor)
-    hop = round(rate / FRAMES_PER_SECOND)
     chunks = []
     for waves in samples.inputs.split(CHUNK):
         found = mfcc(waves.flatten(0, 1).float() / FULL_SCALE, rate=rate, n_fft=2 * hop)
