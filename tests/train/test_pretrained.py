@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import from_pretrained, train
+from flexconv import from_pretrained, save_pretrained, train
 from flexconv.train import _read as reading
 from flexconv.train import build_model, build_recipe, load_data, load_recipe
 
@@ -53,12 +53,22 @@ def test_classes_without_names_are_the_same_where_they_are_as_many(tmp_path):
     recipe = digits()
     trained = from_pretrained(NAME)
     trained.inputs = None
-    from flexconv import save_pretrained
-
     save_pretrained(trained, tmp_path / "unnamed")
     data = load_data(recipe)
     model = build_model(digits(model={"name": str(tmp_path / "unnamed"), "pretrained": True}), data)
     assert torch.equal(model.head.weight, trained.head.weight)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp64", torch.float64), ("bf16", torch.float32)])
+def test_it_is_in_the_precision_of_the_recipe(precision, dtype, tmp_path):
+    trained = from_pretrained(NAME).double()
+    with torch.no_grad():
+        trained.head.bias.add_(1e-9)  # which float32 does not hold
+    save_pretrained(trained, tmp_path / "double")
+    recipe = digits(model={"name": str(tmp_path / "double"), "pretrained": True}, precision=precision)
+    model = build_model(recipe, load_data(recipe))
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    assert torch.equal(model.head.bias.double(), trained.head.bias) == (dtype == torch.float64)
 
 
 def test_what_it_knows_helps(odd_and_even, tmp_path):

@@ -13,7 +13,11 @@ from .recipe import ModelRecipe, Recipe
 def build_model(recipe: Recipe, data: DataSplits) -> Model:
     """The model of a recipe, drawn with its seed; refused where data or penalties of the recipe do not fit it."""
     torch.manual_seed(recipe.seed)
-    model = _trained_model(recipe.model.name, data) if recipe.model.pretrained else _new_model(recipe.model, data)
+    if recipe.model.pretrained:
+        dtype = torch.float64 if recipe.precision == "fp64" else torch.float32  # whatever it was saved in
+        model = _trained_model(recipe.model.name, data).to(dtype)
+    else:
+        model = _new_model(recipe.model, data)
     with torch.no_grad():
         penalties(model, recipe)
     return model
@@ -48,4 +52,4 @@ def _trained_model(name: str, data: DataSplits) -> Model:
         )
     inputs = model.inputs
     same = model.num_classes == data.num_classes if inputs is None else inputs.classes == data.class_names
-    return (model if same else from_pretrained(name, num_classes=data.num_classes)).float()
+    return model if same else from_pretrained(name, num_classes=data.num_classes)
