@@ -97,10 +97,13 @@ def test_an_interrupted_run_goes_on(odd_and_even, tmp_path):
     [
         ({"name": NAME}, "flexnet3-digits is a trained model: to go on with it, set model.pretrained to true"),
         ({"name": "flexnet3-digit", "pretrained": True}, "flexnet3-digit'.*did you mean 'flexnet3-digits'"),
-        ({"name": "flexnet7-cifar10", "pretrained": True}, "flexnet7-cifar10 is for images of 3 channels.*images of 1"),
+        (
+            {"name": "flexnet7-cifar10", "pretrained": True},
+            "flexnet7-cifar10 is for images with in_channels 3; digits has images with 1",
+        ),
         (
             {"name": "flextcn6-smnist", "pretrained": True},
-            "flextcn6-smnist is for series of 1 channel.*digits has images",
+            "flextcn6-smnist is for series with in_channels 1; digits has images with 1",
         ),
     ],
 )
@@ -108,6 +111,23 @@ def test_networks_that_do_not_fit(model, message):
     recipe = digits(model=model)
     with pytest.raises(ValueError, match=message):
         build_model(recipe, load_data(recipe))
+
+
+def test_folders_that_are_not_named_as_they_should_be(tmp_path):
+    save_pretrained(from_pretrained(NAME), tmp_path / "run/weights")
+    recipe = digits(model={"name": str(tmp_path / "run/weights")})
+    with pytest.raises(ValueError, match=r"run/weights is a trained model: .* set model\.pretrained to true"):
+        build_model(recipe, load_data(recipe))
+    recipe = digits(model={"name": str(tmp_path / "run"), "pretrained": True})
+    with pytest.raises(FileNotFoundError, match=r"run holds no config\.json.*; .*run/weights is one"):
+        build_model(recipe, load_data(recipe))
+
+
+def test_a_folder_with_the_name_of_an_architecture_is_not_meant(tmp_path, monkeypatch):
+    (tmp_path / "flexnet3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    recipe = digits(model={"name": "flexnet3", "widths": [4]})
+    assert build_model(recipe, load_data(recipe)).config["widths"] == [4]
 
 
 def test_recipes_that_say_both():

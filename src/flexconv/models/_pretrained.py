@@ -181,7 +181,9 @@ def _find(folder_or_name: str | os.PathLike[str]) -> Path:
     if (folder / CONFIG).is_file():
         return folder
     if folder.is_dir():
-        raise FileNotFoundError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained")
+        below = folder / "weights"  # of a run
+        hint = f"; {below} is one" if (below / CONFIG).is_file() else ""
+        raise FileNotFoundError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained{hint}")
     if folder.is_file():
         raise ValueError(f"{folder} is a file: name the folder that save_pretrained wrote. No other file is opened")
     if isinstance(folder_or_name, str) and "/" in folder_or_name:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from ..data import DataSplits
-from ..models import Model, create_model, from_pretrained, list_pretrained
+from ..models import Model, create_model, from_pretrained, list_models, list_pretrained
 from .optim import penalties
 from .recipe import ModelRecipe, Recipe
 
@@ -24,7 +26,7 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
 
 
 def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
-    if settings.name in list_pretrained():
+    if settings.name not in list_models() and (settings.name in list_pretrained() or Path(settings.name).is_dir()):
         raise ValueError(f"{settings.name} is a trained model: to go on with it, set model.pretrained to true")
     options = {**data.model_arguments, **settings.options}
     model = create_model(settings.name, **options)
@@ -47,7 +49,7 @@ def _trained_model(name: str, data: DataSplits) -> Model:
         kind = "series" if "length" in model.config else "images"
         here = "images" if data.image_size is not None else "series"
         raise ValueError(
-            f"{name} is for {kind} of {model.config['in_channels']} channels; {data.name} has {here} of "
+            f"{name} is for {kind} with in_channels {model.config['in_channels']}; {data.name} has {here} with "
             f"{data.in_channels}"
         )
     inputs = model.inputs
