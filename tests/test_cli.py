@@ -460,6 +460,16 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["16×16", "20×20"]
 
 
+def test_eval_of_weights_that_went_on_at_another_size(call, photos):
+    assert call("train", "photos.yaml", "--device", "cpu").code == 0
+    model = "model={name: runs/photos/weights, pretrained: true}"
+    again = ("train", "photos.yaml", "--set", model, "--set", "data.options.image_size=12", "--out", "again")
+    assert call(*again, "--device", "cpu").code == 0
+    folder = ("--data", "folder", "--data-option", "path=photos", "--data-option", "mode=grey")
+    shown = call("eval", "again/weights", *folder, "--data-option", "image_size=12")
+    assert score(shown.out) == logged("again"), shown.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [

@@ -124,6 +124,8 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
+    if model.inputs is not None and not model.resampled:  # begun from a trained one, it may have seen other sizes
+        size = model.inputs.size
     height, width = (size, size) if isinstance(size, int) else size
     for scales, _ in model.resampled:
         height, width = round(height * scales[0]), round(width * scales[1])
