@@ -16,7 +16,7 @@ from flexconv.models import from_pretrained
 from flexconv.models._pretrained import SHIPPED, list_pretrained
 from flexconv.paper import Ledger, ship
 from flexconv.paper._ship import LARGEST
-from flexconv.train import RunError, RunFolder, load_data
+from flexconv.train import ModelRecipe, RunError, RunFolder, load_data
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -122,6 +122,12 @@ def test_what_a_run_does_not_say_is_left_out(tmp_path, monkeypatch):
     card = (ship(tmp_path / "run", "mine", into=tmp_path) / "README.md").read_text("utf-8")
     assert "# mine\n\n| | |\n|---|---|\n| network |" in card
     assert "| data | Pictures in a folder |\n" in card
+
+
+def test_the_card_says_what_network_it_began_from(tmp_path):
+    finish(tmp_path / "run", model=ModelRecipe(name="flexnet3-digits-penalty", pretrained=True))
+    card = (ship(tmp_path / "run", "mine", into=tmp_path) / "README.md").read_text("utf-8")
+    assert "| recipe | `recipe.yaml` beside this file: from the weights of flexnet3-digits-penalty, " in card
 
 
 @pytest.mark.parametrize("name", ["bad name/..", "..", "", "a/b", "-a", "né"])

@@ -66,11 +66,12 @@ def _card(recipe: Recipe, results: dict[str, Any], licence: str | None) -> Model
     data = dataset(recipe.data.name)
     minutes = f"{results['seconds'] / 60:.0f} minutes on {results['device']}"
     versions = f"flexconv {results['flexconv']}, torch {results['torch']}"
+    before = f"from the weights of {recipe.model.name}, " if recipe.model.pretrained else ""
     source = "; ".join(part for part in (data.citation, data.licence) if part)
     return ModelCard(
         about=f"{recipe.about.rstrip('.')}." if recipe.about else "",
         data=f"{data.title} ({source})" if source else data.title,
-        recipe=f"`recipe.yaml` beside this file: {results['epochs']} epochs, {minutes}, {versions}",
+        recipe=f"`recipe.yaml` beside this file: {before}{results['epochs']} epochs, {minutes}, {versions}",
         accuracy=f"{100 * results['test_accuracy']:.2f} % of {results['test_count']:,} test samples, loss "
         f"{results['test_loss']:.4f}, by {CHOSEN[results['selected']]}",
         licence=licence,
