@@ -138,6 +138,14 @@ def test_recordings_in_class_folders(tmp_path):
         data.load("folder", path=tmp_path)
 
 
+@pytest.mark.parametrize("features", ["waves", "mfcc"])
+def test_an_empty_recording_is_named(tmp_path, features):
+    for i, samples in enumerate((1600, 0)):
+        published.write_wav(tmp_path / "no" / f"{i}.wav", np.ones(samples, "<i2"), rate=16_000)
+    with pytest.raises(data.DamagedDataError, match=r"no/1\.wav: a recording without samples"):
+        data.load("folder", path=tmp_path, features=features)
+
+
 def test_recordings_as_coefficients(tmp_path):
     waves = {}
     for word in ("no", "yes"):

@@ -41,6 +41,8 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
     kinds = {}
     for part, (paths, _) in files.items():
         for path, (wave, rate) in zip(paths, waves[part], strict=True):
+            if wave.size == 0:
+                raise DamagedDataError(f"{path}: a recording without samples")
             kinds.setdefault((len(wave), rate), path)
     if len(kinds) > 1:
         told = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
