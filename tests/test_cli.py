@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -464,7 +465,8 @@ def test_eval_of_weights_that_went_on_at_another_size(call, photos):
     assert call("train", "photos.yaml", "--device", "cpu").code == 0
     model = "model={name: runs/photos/weights, pretrained: true}"
     again = ("train", "photos.yaml", "--set", model, "--set", "data.options.image_size=12", "--out", "again")
-    assert call(*again, "--device", "cpu").code == 0
+    with pytest.warns(UserWarning, match="trained on 16×16 images and goes on with 12×12"):
+        assert call(*again, "--device", "cpu").code == 0
     folder = ("--data", "folder", "--data-option", "path=photos", "--data-option", "mode=grey")
     shown = call("eval", "again/weights", *folder, "--data-option", "image_size=12")
     assert score(shown.out) == logged("again"), shown.err
@@ -664,3 +666,11 @@ def test_the_entry_point_exits_with_the_code(monkeypatch, capsys):
         cli.main()
     assert left.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_warnings_take_one_line(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(sys, "argv", ["flexconv", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert warnings.formatwarning("odd", UserWarning, "file.py", 3) == "warning: odd\n"

@@ -174,11 +174,15 @@ def test_frames_last_as_long_at_any_rate(tmp_path):
         own = data.load("folder", path=tmp_path / str(rate), test_share=0.5, features="mfcc")
         assert abs(own.length - 161) <= 1
         assert own.train.lengths is None
+        assert torch.equal(own.test.inputs[0], data.mfcc(torch.ones(1, rate) / 2**15, rate=rate)[0])
 
 
 @pytest.mark.parametrize(
     ("rate", "samples", "message"),
-    [(100, 500, r"at least 160 Hz.*no/0\.wav have 100 Hz"), (16_000, 80, r"more than 100 samples.*80 samples at most")],
+    [
+        (100, 500, r"no/0\.wav.*at least 160 Hz; got 100"),
+        (16_000, 80, r"no/0\.wav.*half a window of 200; got 80 samples"),
+    ],
 )
 def test_recordings_too_slow_or_short_for_coefficients(tmp_path, rate, samples, message):
     for word in ("no", "yes"):
@@ -191,6 +195,16 @@ def test_recordings_too_slow_or_short_for_coefficients(tmp_path, rate, samples, 
 def test_images_have_no_coefficients(pictures):
     with pytest.raises(ValueError, match="has images: leave out features='mfcc'"):
         data.load("folder", path=pictures("pets"), features="mfcc")
+
+
+def test_recordings_have_no_pixels(tmp_path):
+    for name in ("0", "1"):
+        published.write_wav(tmp_path / "no" / f"{name}.wav", np.ones(100, "<i2"))
+    for options in ({"image_size": 32}, {"mode": "grey"}):
+        with pytest.raises(
+            ValueError, match=r"image_size and mode are those of images.*has recordings: leave them out"
+        ):
+            data.load("folder", path=tmp_path, test_share=0.5, **options)
 
 
 def test_a_missing_or_empty_folder_is_named(tmp_path):

@@ -27,7 +27,7 @@ def odd_and_even(tmp_path):
     arrays = {f"{part}_inputs": split.inputs.numpy() for part, split in parts.items()}
     labels = {f"{part}_labels": split.labels.numpy() % 2 for part, split in parts.items()}
     np.savez(tmp_path / "parity.npz", **arrays, **labels, class_names=np.array(["even", "odd"]))
-    return {"name": "npz", "options": {"path": str(tmp_path / "parity.npz")}}
+    return {"name": "npz", "options": {"path": str(tmp_path / "parity.npz")}, "resolution": 16}
 
 
 def test_with_the_same_classes_it_is_the_network():
@@ -96,6 +96,7 @@ def test_an_interrupted_run_goes_on(odd_and_even, tmp_path):
     ("model", "message"),
     [
         ({"name": NAME}, "flexnet3-digits is a trained model: to go on with it, set model.pretrained to true"),
+        ({"name": "flexnet3", "pretrained": True}, "flexnet3 is an architecture.*set model.pretrained to false"),
         ({"name": "flexnet3-digit", "pretrained": True}, "flexnet3-digit'.*did you mean 'flexnet3-digits'"),
         (
             {"name": "flexnet7-cifar10", "pretrained": True},
@@ -130,6 +131,12 @@ def test_a_folder_with_the_name_of_an_architecture_is_not_meant(tmp_path, monkey
     assert build_model(recipe, load_data(recipe)).config["widths"] == [4]
 
 
+def test_images_of_another_size_are_noticed():
+    recipe = recipe_for({"name": "digits", "resolution": 12})
+    with pytest.warns(UserWarning, match="trained on 16×16 images and goes on with 12×12: kernels stay as wide"):
+        build_model(recipe, load_data(recipe))
+
+
 def test_recipes_that_say_both():
     with pytest.raises(ValueError, match=r"a trained model is as it was made: leave out model.widths, model.dropout"):
         digits(model={"name": NAME, "pretrained": True, "widths": [3], "dropout": 0.0})
@@ -141,4 +148,4 @@ def test_another_name_on_the_command_line_is_another_model():
     recipe = load_recipe("digits", ["model.name=flexnet3-digits", "model.pretrained=true"])
     assert recipe.model == train.ModelRecipe(name=NAME, pretrained=True)
     assert build_recipe(reading.plain(recipe)) == recipe
-    assert not load_recipe("digits", ["model.pretrained=true", "model.name=flexnet7"]).model.pretrained
+    assert load_recipe("digits", ["model.pretrained=true", "model.name=flexnet3-digits"]) == recipe

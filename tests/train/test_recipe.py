@@ -155,7 +155,7 @@ def test_broken_files(recipes):
     recipes(text="just words", syntax="model: {name: flexnet3", variants="variants: {x: {base: z}}")
     with pytest.raises(ValueError, match=r"text\.yaml must be a mapping of recipe keys; got str"):
         load_recipe("text")
-    with pytest.raises(ValueError, match=r"^syntax\.yaml is not YAML: .*$"):  # in one line
+    with pytest.raises(ValueError, match=r"^syntax\.yaml is not YAML: .* in line \d+, column \d+$"):
         load_recipe("syntax")
     with pytest.raises(ValueError, match="unknown variant of recipe 'variants' 'z'"):
         load_recipe("variants/x")
@@ -264,6 +264,11 @@ def test_recipes_do_not_change():
         ({"alias": {"wieght": 1}}, "key of alias 'wieght'.*did you mean 'weight'"),
         ({"source": 8}, "key of the recipe 'source'"),
         ({"model": {"widths": [3]}}, "model lacks 'name'"),
+        ({"model": "flexnet3"}, r"model must be a mapping .* as in \{name: flexnet3\}; got 'flexnet3'"),
+        (
+            {"data": {"name": "folder", "path": "x"}},
+            r"key of data \(what the data set takes is under data.options\) 'path'",
+        ),
         ({"data": {}}, "data lacks 'name'"),
         ({"data": {"name": "digits", "protocol": "papers"}}, "data.protocol 'papers'.*did you mean 'paper'"),
         ({"data": {"name": "digits", "validation": 1.0}}, "data.validation is a share .* got 1.0"),
@@ -303,7 +308,7 @@ def test_wrong_values(changes, message):
         ({"optim": {"lr": True}}, "optim.lr must be of type float; got True"),
         ({"optim": 3}, "optim must be a mapping of keys to values; got 3"),
         ({"optim": {"betas": [0.9]}}, r"optim.betas must be a list of 2 values; got \[0.9\]"),
-        ({"data": "digits"}, "data must be a mapping of keys to values; got 'digits'"),
+        ({"data": "digits"}, "data must be a mapping of keys to values, as in {name: digits}; got 'digits'"),
         ({"data": {"name": "digits", "augment": 1}}, "data.augment must be of type bool; got 1"),
         ({"data": {"name": "digits", "options": [1]}}, r"data.options must be a mapping; got \[1\]"),
         ({"model": {"name": 3}}, "model.name must be of type str; got 3"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -68,4 +69,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The entry point `flexconv`."""
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # where in the code is of no use here
     sys.exit(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -35,6 +36,7 @@ def ls(
             "size": _size(one.size),
             "licence": one.licence,
             "source": one.citation,
+            "options": inspect.cleandoc(datasets.dataset(one.name).read.__doc__ or "").replace("\n", "\n" + 9 * " "),
         }
         for key, value in about.items():
             if value:

@@ -56,6 +56,8 @@ def _read(
     files = {part: _files(place, names) for part, place in roots.items()}
     suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
     if suffixes == {".wav"}:
+        if image_size is not None or mode != "colour":
+            raise ValueError(f"image_size and mode are those of images; {folder} has recordings: leave them out")
         parts, scale = read_recordings(files, features)
         return assemble(parts, names, test_share=test_share, scale=scale)
     if ".wav" in suffixes:

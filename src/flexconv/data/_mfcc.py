@@ -13,17 +13,22 @@ import torch
 import torch.nn.functional as F
 
 LOG_OFFSET = 1e-6
+FRAMES_PER_SECOND = 160
 
 
 def mfcc(
-    waves: torch.Tensor, *, rate: int = 16_000, n_mfcc: int = 20, n_fft: int = 200, n_mels: int = 64
+    waves: torch.Tensor, *, rate: int = 16_000, n_mfcc: int = 20, n_fft: int | None = None, n_mels: int = 64
 ) -> torch.Tensor:
     """Waves [B, length], on [−1, 1] → coefficients [B, n_mfcc, 1 + length // hop], hop = n_fft / 2.
 
-    The defaults are the paper's: a second at 16 kHz becomes 20 channels of 161 frames.
+    The defaults are the paper's: a second at 16 kHz becomes 20 channels of 161 frames. So it does at other rates:
+    n_fft, the samples of a window, is 2 · round(rate / 160) unless given.
     """
+    if not isinstance(waves, torch.Tensor):
+        raise TypeError(f"waves must be a tensor; got a {type(waves).__name__}")
     if waves.ndim != 2 or not waves.is_floating_point():
         raise ValueError(f"waves must be floats of shape [B, length]; got {waves.dtype} of {list(waves.shape)}")
+    n_fft = 2 * hop_length(rate) if n_fft is None else n_fft
     if n_mfcc > n_mels:
         raise ValueError(f"n_mfcc must be at most n_mels = {n_mels}; got {n_mfcc}")
     if waves.shape[1] <= n_fft // 2:
@@ -34,6 +39,13 @@ def mfcc(
     power = torch.fft.rfft(padded.unfold(1, n_fft, hop) * window).abs().square()  # [B, frames, n_fft // 2 + 1]
     mels = power @ mel_triangles(n_fft, n_mels, rate).to(power)
     return ((mels + LOG_OFFSET).log() @ cosines(n_mels, n_mfcc).to(mels)).transpose(1, 2)
+
+
+def hop_length(rate: int) -> int:
+    """Samples between frames: 100 at 16 kHz, as in the paper."""
+    if rate < FRAMES_PER_SECOND:
+        raise ValueError(f"rate must be at least {FRAMES_PER_SECOND} Hz; got {rate}")
+    return round(rate / FRAMES_PER_SECOND)
 
 
 def mel_triangles(n_fft: int, n_mels: int, rate: int) -> torch.Tensor:

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 
 from ._files import DamagedDataError
-from ._mfcc import mfcc
+from ._mfcc import hop_length, mfcc
 from ._splits import Samples
 from ._wav import read_wav
 
 FEATURES = ("waves", "mfcc")
 FULL_SCALE = 2**15
-FRAMES_PER_SECOND = 160  # as in the paper, where a window of 200 samples at 16 kHz moves by half of it
 CHUNK = 256  # recordings at a time
 
 
@@ -26,13 +25,12 @@ def read_recordings(
     parts, rate = _waves(files)
     if features == "waves":
         return parts, 1 / FULL_SCALE
-    hop, longest = round(rate / FRAMES_PER_SECOND), parts["train"].inputs.shape[-1]
-    if rate < FRAMES_PER_SECOND or longest <= hop:
+    try:
+        return {part: _coefficients(samples, rate) for part, samples in parts.items()}, 1.0
+    except ValueError as error:
         raise ValueError(
-            f"features='mfcc' need recordings of at least {FRAMES_PER_SECOND} Hz, and one of more than {hop} samples, "
-            f"half a window; those with {files['train'][0][0]} have {rate} Hz, {longest} samples at most: leave it out"
-        )
-    return {part: _coefficients(samples, rate, hop) for part, samples in parts.items()}, 1.0
+            f"{files['train'][0][0]} and the others have no MFCCs, only features='waves': {error}"
+        ) from error
 
 
 def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[str, Samples], int]:
@@ -60,12 +58,12 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
     return parts, rate
 
 
-def _coefficients(samples: Samples, rate: int, hop: int) -> Samples:
+def _coefficients(samples: Samples, rate: int) -> Samples:
     """Waves [N, C, length] → coefficients [N, 20 C, frames], those of a channel one after the other."""
     assert isinstance(samples.inputs, torch.Tensor)
     chunks = []
     for waves in samples.inputs.split(CHUNK):
-        found = mfcc(waves.flatten(0, 1).float() / FULL_SCALE, rate=rate, n_fft=2 * hop)
+        found = mfcc(waves.flatten(0, 1).float() / FULL_SCALE, rate=rate)
         chunks.append(found.unflatten(0, waves.shape[:2]).flatten(1, 2))
-    frames = None if samples.lengths is None else 1 + samples.lengths // hop
+    frames = None if samples.lengths is None else 1 + samples.lengths // hop_length(rate)
     return Samples(torch.cat(chunks), samples.labels, frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -43,6 +44,8 @@ def _trained_model(name: str, data: DataSplits) -> Model:
 
     Of a model that does not name its classes, they are others where there are more or fewer.
     """
+    if name in list_models() and not Path(name).is_dir():
+        raise ValueError(f"{name} is an architecture, not a trained model: set model.pretrained to false")
     model = from_pretrained(name)
     lacking = data.model_arguments.keys() - model.config.keys()
     if lacking or model.config["in_channels"] != data.in_channels:
@@ -52,6 +55,13 @@ def _trained_model(name: str, data: DataSplits) -> Model:
             f"{name} is for {kind} with in_channels {model.config['in_channels']}; {data.name} has {here} with "
             f"{data.in_channels}"
         )
-    inputs = model.inputs
+    inputs, size = model.inputs, data.train.sample_shape[1:]
+    if inputs is not None and not model.resampled and data.image_size is not None and size != inputs.size:
+        before, now = ("×".join(map(str, each)) for each in (inputs.size, size))
+        warnings.warn(
+            f"{name} was trained on {before} images and goes on with {now}: kernels stay as wide as they are, in "
+            "pixels (docs/own-data.md has ways to change either)",
+            stacklevel=2,
+        )
     same = model.num_classes == data.num_classes if inputs is None else inputs.classes == data.class_names
     return model if same else from_pretrained(name, num_classes=data.num_classes)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import unknown_name
-from .recipe import KINDS, AnyRecipe, ModelRecipe
+from .recipe import KINDS, AnyRecipe, DataRecipe, ModelRecipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 _FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
@@ -90,7 +90,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     for key, value in changes.items():
         old = result.get(key)
         if key == "model" and isinstance(old, Mapping) and isinstance(value, Mapping) and "name" in value:
-            result[key] = merge(old, value) if value["name"] == old.get("name") else dict(value)
+            kept = {k: v for k, v in old.items() if k == "pretrained"}
+            result[key] = merge(old if value["name"] == old.get("name") else kept, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             result[key] = merge(old, value)
         else:
@@ -137,7 +138,9 @@ def _locate(name: str) -> tuple[Path, str]:
     stem, _, variant = (own["file"], "/", own["variant"] or "") if own else name.partition("/")
     path = Path(stem) if own else RECIPES / f"{stem}.yaml"
     if own and not path.is_file():
-        raise FileNotFoundError(f"there is no recipe file {stem!r}")
+        beside = [str(each) for each in path.parent.glob("*.y*ml")]
+        near = difflib.get_close_matches(str(path), beside, n=1)
+        raise FileNotFoundError(f"there is no recipe file {stem!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if not path.is_file():
         near = difflib.get_close_matches(name, list_recipes(), n=1)
         hint = f": did you mean {near[0]!r}?" if near else "."
@@ -207,7 +210,9 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    told = f"{problem} in line {mark.line + 1}, column {mark.column + 1}" if problem and mark else str(error)
+    return " ".join(told.split())
 
 
 def _yaml() -> types.ModuleType:
@@ -223,7 +228,8 @@ def _yaml() -> types.ModuleType:
 
 def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
-        raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values; got {tree!r}")
+        instead = f", as in {{name: {tree}}}" if path in ("model", "data") and isinstance(tree, str) else ""
+        raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values{instead}; got {tree!r}")
     if cls is ModelRecipe:  # everything but these is an option of the model, which the registry knows
         own = {key: value for key, value in tree.items() if key in ("name", "pretrained")}
         options = _mapping(tree.get("options"), f"{path}.options")
@@ -233,7 +239,8 @@ def _build(cls: type, tree: object, path: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key, value in tree.items():
         if key not in fields:
-            unknown_name(f"key of {path or 'the recipe'}", key, fields)
+            own = " (what the data set takes is under data.options)" if cls is DataRecipe else ""
+            unknown_name(f"key of {path or 'the recipe'}{own}", key, fields)
         values[key] = _convert(hints[key], value, f"{path}.{key}" if path else str(key))
     missing = [
         name

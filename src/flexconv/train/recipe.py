@@ -24,7 +24,8 @@ class ModelRecipe:
 
     def __post_init__(self) -> None:
         if self.pretrained and self.options:
-            raise ValueError(f"a trained model is as it was made: leave out model.{', model.'.join(self.options)}")
+            given = ", ".join(f"model.{option}" for option in self.options)
+            raise ValueError(f"a trained model is as it was made: leave out {given}, or set model.pretrained to false")
         for option, instead in (("device", "--device, or device= of train"), ("dtype", "precision")):
             if option in self.options:
                 raise ValueError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
