@@ -14,7 +14,7 @@ from rich.console import Console
 from flexconv.data import DamagedDataError, MissingDataError
 from flexconv.nn.kernels import GENERATORS
 from flexconv.train import Interrupted, load_recipe, resume
-from flexconv.train.fit_group import FitGroup
+from flexconv.train.fit_group import CPU_POINTS, FitGroup
 from flexconv.train.fitting import _generator_maker, fit
 from flexconv.train.folder import RunError, RunFolder
 from flexconv.train.recipe import FitRecipe, ModelRecipe
@@ -90,6 +90,14 @@ def test_a_target_is_fitted_alike_in_any_company(tmp_path):
     pair = fit(recipe(steps=5), tmp_path / "pair")
     single = fit(recipe(steps=5, target_options={"frequencies": [4], "size": 9}), tmp_path / "single")
     assert single["mean_mse"] == pytest.approx(pair["targets"]["gabor-4"]["mse"], rel=1e-4)
+
+
+def test_a_pass_has_as_many_points_however_many_targets():
+    targets = load_targets("gabor", frequencies=[1, 4, 16, 64], size=128)
+    maker = _generator_maker(recipe(), targets)
+    for count in (1, 2, 4):
+        group = FitGroup([maker(n) for n in range(count)], targets.values[:count], recipe())
+        assert group.rows_at_once * 128 * count == CPU_POINTS
 
 
 def test_parts_change_nothing():
