@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from flexconv import from_pretrained, train
-from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, loop, stopping
+from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, Score, loop, stopping
 from flexconv.train.checkpoint import checkpoints
 
 from .tiny import tiny_recipe
@@ -40,7 +40,12 @@ def test_a_run_leaves_everything(finished):
     assert folder.read_results() == json.loads(json.dumps(results))
     assert results["test_count"] == 360
     assert results["selected"] == "validation"
-    assert results["best"]["accuracy"] == max(record["validation_accuracy"] for record in records)
+    best = max(records, key=lambda record: (record["validation_accuracy"], -record["validation_loss"]))
+    assert results["best"] == {
+        "epoch": best["epoch"],
+        "accuracy": best["validation_accuracy"],
+        "loss": best["validation_loss"],
+    }
     assert folder.read_recipe() == tiny_recipe()
     assert list(folder.path.glob("events.*"))
     assert {path.name for path in folder.plots.iterdir()} == {"curves.png", "sizes.png", "masks.png", "kernel.png"}
@@ -274,6 +279,14 @@ def test_tests_are_without_tf32_and_leave_it_as_it_was(finished, request, precis
     assert train.evaluate_exactly(model, batches).accuracy == finished[1]["test_accuracy"]
     assert seen == [["ieee", "ieee"]]
     assert [backend.fp32_precision for backend in backends] == [precision] * 2
+
+
+def test_of_equal_epochs_that_of_the_lowest_loss_is_kept(tmp_path, monkeypatch):
+    recipe = tiny_recipe(epochs=4)
+    losses = iter([0.3, 0.1, 0.2, 0.1])
+    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Score(accuracy=0.5, loss=next(losses), count=10))
+    results = train.train(recipe, tmp_path, device="cpu", plots=False)
+    assert results["best"] == {"epoch": 2, "accuracy": 0.5, "loss": 0.1}
 
 
 def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path, monkeypatch):

@@ -190,8 +190,9 @@ class Trainer:
             self._save()
 
     def _select(self, score: Score) -> None:
-        """Keep the weights of the best epoch; of equals the first."""
-        if not self.progress.best or score.accuracy > self.progress.best["accuracy"]:
+        """Keep the weights of the best epoch; of equals in accuracy that of the lowest loss."""
+        best = self.progress.best
+        if not best or (score.accuracy, -score.loss) > (best["accuracy"], -best["loss"]):
             self.progress.best = {"epoch": self.progress.epoch + 1, "accuracy": score.accuracy, "loss": score.loss}
             self.best_state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
