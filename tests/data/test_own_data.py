@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import data
+from flexconv import cli, data, from_pretrained, train
 from flexconv.data._pictures import read_picture
 
 from . import published
@@ -195,6 +195,32 @@ def test_recordings_too_slow_or_short_for_coefficients(tmp_path, rate, samples, 
 def test_images_have_no_coefficients(pictures):
     with pytest.raises(ValueError, match="has images: leave out features='mfcc'"):
         data.load("folder", path=pictures("pets"), features="mfcc")
+
+
+def test_a_network_for_coefficients_takes_waves(tmp_path, capsys):
+    """As they are read: what its inputs make of them is what it was trained on, and eval knows that."""
+    draw = np.random.default_rng(0)
+    for word in ("no", "yes"):
+        for i in range(6):
+            wave = draw.integers(-(2**15), 2**15, (800, 2)).astype("<i2")
+            published.write_wav(tmp_path / "words" / word / f"{i}.wav", wave, rate=8_000, channels=2)
+    settings = {"name": "folder", "options": {"path": str(tmp_path / "words"), "features": "mfcc"}}
+    tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": settings, "epochs": 1, "batch_size": 4}
+    train.train(train.build_recipe(tree), tmp_path / "run", device="cpu", plots=False)
+    network = from_pretrained(tmp_path / "run/weights")
+    assert (network.inputs.mfcc_rate, network.inputs.size) == (8_000, (17,))
+    waves = data.load("folder", path=tmp_path / "words").test
+    own = data.load(**settings["options"], name="folder")
+    for (fed, *_), raw in zip(data.DeviceBatches(own.test, 2), waves.inputs.split(2), strict=True):
+        torch.testing.assert_close(network.inputs(raw), fed)
+    with pytest.raises(ValueError, match=r"\[batch, 2, length\], waves at 8000 Hz; got \(1, 40, 17\)"):
+        network.inputs(torch.zeros(1, 40, 17))
+    tested = ["eval", str(tmp_path / "run/weights"), "--data", "folder", "--data-option", f"path={tmp_path / 'words'}"]
+    assert cli.run([*tested, "--data-option", "features=mfcc"]) == 0
+    assert "folder test: " in capsys.readouterr().out
+    assert cli.run(tested) == 2
+    told = "trained on MFCCs at 8000 Hz; folder has no MFCCs (--data-option features=mfcc)"
+    assert told in capsys.readouterr().err
 
 
 def test_recordings_have_no_pixels(tmp_path):

@@ -139,6 +139,9 @@ def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
     """The data set with the mean and deviation that a network was trained with."""
     import torch
 
+    if inputs.mfcc_rate not in (None, rate := splits.train.mfcc_rate):
+        here = "no MFCCs (--data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
+        raise ValueError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
     if splits.in_channels != len(inputs.mean):
         raise ValueError(f"{splits.name} has {splits.in_channels} channels, the network {len(inputs.mean)}")
     if splits.class_names != inputs.classes:

@@ -41,7 +41,7 @@ class Source:
 
     statistics: "channel" or "time" (computed on the training part), or fixed numbers (means, stds) per channel.
     moments: Σx and Σx² per image and channel [N, C, 2] of `train`, where reading all of it would take long.
-    tail, layout: of series, see `Split`.
+    tail, layout, mfcc_rate: of series, see `Split`.
     """
 
     train: Samples
@@ -53,6 +53,7 @@ class Source:
     moments: np.ndarray | None = None
     tail: torch.Tensor | None = None
     layout: Layout | None = None
+    mfcc_rate: int | None = None
     note: str = ""
 
 

@@ -8,6 +8,7 @@ Recordings: *.wav, 16 bits. Other files are left alone, as is all that begins wi
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
 from ._own import TEST_SHARE, assemble, find
 from ._pictures import picture_suffixes, read_picture
-from ._recordings import FEATURES, read_recordings
+from ._recordings import FEATURES, FULL_SCALE, read_recordings
 from ._resize import resize_images
 from ._splits import Samples
 
@@ -58,8 +59,10 @@ def _read(
     if suffixes == {".wav"}:
         if image_size is not None or mode != "colour":
             raise ValueError(f"image_size and mode are those of images; {folder} has recordings: leave them out")
-        parts, scale = read_recordings(files, features)
-        return assemble(parts, names, test_share=test_share, scale=scale)
+        parts, rate = read_recordings(files, features)
+        if features == "waves":
+            return assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE)
+        return replace(assemble(parts, names, test_share=test_share, scale=1.0), mfcc_rate=rate)
     if ".wav" in suffixes:
         raise MissingDataError(f"{folder}: has both recordings and images; one set holds one kind")
     if features != "waves":

@@ -92,8 +92,17 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
     def split(samples: Samples | None) -> Split | None:
         if samples is None:
             return None
-        parts = (samples.inputs, samples.labels, samples.lengths)
-        return Split(*parts, scale=source.scale, mean=mean, std=std, tail=source.tail, layout=source.layout)
+        return Split(
+            samples.inputs,
+            samples.labels,
+            samples.lengths,
+            scale=source.scale,
+            mean=mean,
+            std=std,
+            tail=source.tail,
+            layout=source.layout,
+            mfcc_rate=source.mfcc_rate,
+        )
 
     test = split(source.test)
     training = split(train)

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 
 LOG_OFFSET = 1e-6
 FRAMES_PER_SECOND = 160
+N_MFCC = 20
 
 
 def mfcc(
-    waves: torch.Tensor, *, rate: int = 16_000, n_mfcc: int = 20, n_fft: int | None = None, n_mels: int = 64
+    waves: torch.Tensor, *, rate: int = 16_000, n_mfcc: int = N_MFCC, n_fft: int | None = None, n_mels: int = 64
 ) -> torch.Tensor:
     """Waves [B, length], on [−1, 1] → coefficients [B, n_mfcc, 1 + length // hop], hop = n_fft / 2.
 
@@ -39,6 +40,11 @@ def mfcc(
     power = torch.fft.rfft(padded.unfold(1, n_fft, hop) * window).abs().square()  # [B, frames, n_fft // 2 + 1]
     mels = power @ mel_triangles(n_fft, n_mels, rate).to(power)
     return ((mels + LOG_OFFSET).log() @ cosines(n_mels, n_mfcc).to(mels)).transpose(1, 2)
+
+
+def channelwise_mfcc(waves: torch.Tensor, *, rate: int) -> torch.Tensor:
+    """Waves [B, C, length] → coefficients [B, 20 C, frames], those of a channel one after the other."""
+    return mfcc(waves.flatten(0, 1), rate=rate).unflatten(0, waves.shape[:2]).flatten(1, 2)
 
 
 def hop_length(rate: int) -> int:

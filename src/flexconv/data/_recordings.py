@@ -9,24 +9,24 @@ import numpy as np
 import torch
 
 from ._files import DamagedDataError
-from ._mfcc import hop_length, mfcc
+from ._mfcc import channelwise_mfcc, hop_length
 from ._splits import Samples
 from ._wav import read_wav
 
 FEATURES = ("waves", "mfcc")
-FULL_SCALE = 2**15
+FULL_SCALE = 2**15  # of 16 bits
 CHUNK = 256  # recordings at a time
 
 
 def read_recordings(
     files: Mapping[str, tuple[list[Path], torch.Tensor]], features: str
-) -> tuple[dict[str, Samples], float]:
-    """Paths and labels of all parts → samples, with lengths where they differ, and the scale of their values."""
+) -> tuple[dict[str, Samples], int]:
+    """Paths and labels of all parts → samples, with lengths where they differ, and the rate of the recordings."""
     parts, rate = _waves(files)
     if features == "waves":
-        return parts, 1 / FULL_SCALE
+        return parts, rate
     try:
-        return {part: _coefficients(samples, rate) for part, samples in parts.items()}, 1.0
+        return {part: _coefficients(samples, rate) for part, samples in parts.items()}, rate
     except ValueError as error:
         raise ValueError(
             f"{files['train'][0][0]} and the others have no MFCCs, only features='waves': {error}"
@@ -59,11 +59,8 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
 
 
 def _coefficients(samples: Samples, rate: int) -> Samples:
-    """Waves [N, C, length] → coefficients [N, 20 C, frames], those of a channel one after the other."""
+    """Waves [N, C, length] → coefficients [N, 20 C, frames]."""
     assert isinstance(samples.inputs, torch.Tensor)
-    chunks = []
-    for waves in samples.inputs.split(CHUNK):
-        found = mfcc(waves.flatten(0, 1).float() / FULL_SCALE, rate=rate)
-        chunks.append(found.unflatten(0, waves.shape[:2]).flatten(1, 2))
+    chunks = [channelwise_mfcc(waves.float() / FULL_SCALE, rate=rate) for waves in samples.inputs.split(CHUNK)]
     frames = None if samples.lengths is None else 1 + samples.lengths // hop_length(rate)
     return Samples(torch.cat(chunks), samples.labels, frames)

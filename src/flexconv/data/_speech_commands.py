@@ -15,7 +15,8 @@ from .._arguments import unknown_name
 from ._character_trajectories import seventy_fifteen_fifteen
 from ._dataset import Dataset, Download, Source
 from ._files import DamagedDataError, DataFile, MissingDataError
-from ._mfcc import mfcc
+from ._mfcc import channelwise_mfcc
+from ._recordings import FULL_SCALE
 from ._splits import Samples
 from ._wav import read_wav
 
@@ -57,8 +58,17 @@ def _source(
         parts = _official(folder, paths, samples)
     train, validation, test = (Samples(_in_chunks(features, part.inputs), part.labels) for part in parts)
     statistics = "time" if protocol == "paper" else "channel"
-    scale = 1 / 2**15 if train.inputs.dtype == torch.int16 else 1.0
-    return Source(train, test, WORDS, validation=validation, scale=scale, statistics=statistics, note=note)
+    waves = train.inputs.dtype == torch.int16
+    return Source(
+        train,
+        test,
+        WORDS,
+        validation=validation,
+        scale=1 / FULL_SCALE if waves else 1.0,
+        statistics=statistics,
+        mfcc_rate=None if waves else RATE,
+        note=note,
+    )
 
 
 def _folder(version: str) -> str:
@@ -105,7 +115,7 @@ def _as_waves(waves: torch.Tensor) -> torch.Tensor:
 
 
 def _as_mfcc(waves: torch.Tensor) -> torch.Tensor:
-    return mfcc(waves[:, 0].float() / 2**15, rate=RATE)
+    return channelwise_mfcc(waves.float() / FULL_SCALE, rate=RATE)
 
 
 def _dataset(name: str, version: str, title: str, features: Callable[[torch.Tensor], torch.Tensor]) -> Dataset:

@@ -86,6 +86,7 @@ class Split(Samples):
     mean and std broadcast against one sample: [C, 1, …] per channel, or [1, L] per time index. They are those of the
     training part, in every part. `tail` [C, T] is a fixed continuation of every series (npCIFAR10's noise).
     `layout`: of pictures in series that were made of them, which are augmented as pictures; None for others.
+    `mfcc_rate`: of inputs that are MFCCs of waves, which had so many samples per second; None for others.
     `resize_to`: batches are brought to this image size, after augmentation.
     """
 
@@ -94,6 +95,7 @@ class Split(Samples):
     std: torch.Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
     tail: torch.Tensor | None = None
     layout: Layout | None = None
+    mfcc_rate: int | None = None
     resize_to: tuple[int, int] | None = None
 
     @property

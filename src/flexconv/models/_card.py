@@ -78,7 +78,9 @@ class ModelCard:
 
 def _inputs(inputs: Inputs) -> dict[str, str]:
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (inputs.mean, inputs.std))
-    standard = f"(x · {inputs.scale:.4g} − mean) / std per channel, mean {mean}, std {std}"
+    scaled = f"x · {inputs.scale:.4g}"
+    values = scaled if inputs.mfcc_rate is None else f"mfcc({scaled}, rate={inputs.mfcc_rate})"
+    standard = f"({values} − mean) / std per channel, mean {mean}, std {std}"
     return {"input": f"{_times(inputs.size)}, {standard}", "classes": ", ".join(inputs.classes)}
 
 

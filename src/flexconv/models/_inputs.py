@@ -18,6 +18,9 @@ class Inputs:
 
     size: of the samples it was trained on, (height, width) or (length,).
     classes: their names, in the order of the logits.
+    mfcc_rate: of a network for MFCCs. Raw samples are waves then, so many per second, size counts frames, and
+
+        x = (mfcc(raw · scale, rate=mfcc_rate) − mean) / std
     """
 
     size: tuple[int, ...]
@@ -25,15 +28,20 @@ class Inputs:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...]
+    mfcc_rate: int | None = None
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
         """Samples as the data set has them → what the network wants, in float32.
 
         Where scale is 1 / 255 that is up to 255 (pixels), where it is 1 / 2¹⁵ up to 32,768 (sound), also as floats.
         """
-        if raw.ndim != len(self.size) + 2 or raw.shape[1] != len(self.mean):
+        from ..data._mfcc import N_MFCC, channelwise_mfcc  # data sets need not be loaded to make a network
+
+        channels = len(self.mean) if self.mfcc_rate is None else len(self.mean) // N_MFCC
+        if raw.ndim != len(self.size) + 2 or raw.shape[1] != channels:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
-            raise ValueError(f"inputs have the shape [batch, {len(self.mean)}, {sizes}]; got {tuple(raw.shape)}")
+            waves = "" if self.mfcc_rate is None else f", waves at {self.mfcc_rate} Hz"
+            raise ValueError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
         if raw.is_floating_point() and self.scale < 0.01 and raw.numel() and raw.abs().max() <= 1:
             warnings.warn(
                 f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1: they look as if they were "
@@ -42,7 +50,10 @@ class Inputs:
             )
         shape = (len(self.mean), *(1 for _ in self.size))
         mean, std = (torch.tensor(values, device=raw.device).view(shape) for values in (self.mean, self.std))
-        return (raw.float() * self.scale - mean) / std
+        values = raw.float() * self.scale
+        if self.mfcc_rate is not None:
+            values = channelwise_mfcc(values, rate=self.mfcc_rate)
+        return (values - mean) / std
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -52,9 +63,11 @@ class Inputs:
     def read(cls, entries: Mapping[str, Any]) -> Inputs:
         """What `plain` gave; ValueError where something is missing or not a number."""
         try:
-            values = {field.name: entries[field.name] for field in fields(cls)}
+            values = {field.name: entries[field.name] for field in fields(cls) if field.name != "mfcc_rate"}
+            rate = entries.get("mfcc_rate")  # unknown to older files
             numbers = {name: tuple(map(float, values[name])) for name in ("mean", "std")}
             size, classes = tuple(map(int, values["size"])), tuple(map(str, values["classes"]))
-            return cls(size=size, scale=float(values["scale"]), classes=classes, **numbers)
+            rate = None if rate is None else int(rate)
+            return cls(size=size, scale=float(values["scale"]), classes=classes, mfcc_rate=rate, **numbers)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error

@@ -19,6 +19,7 @@ from torch import nn
 
 from .. import data as datasets
 from ..data import DataSplits, DeviceBatches
+from ..data._recordings import FULL_SCALE
 from ..models import Inputs, Model, from_pretrained, save_pretrained
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
@@ -254,7 +255,8 @@ def _inputs(data: DataSplits) -> Inputs | None:
         return None
     mean, std = (tuple(values.flatten().expand(channels).tolist()) for values in (split.mean, split.std))
     size = split.sample_shape[1:]
-    return Inputs(size=size, scale=split.scale, mean=mean, std=std, classes=data.class_names)
+    scale = split.scale if split.mfcc_rate is None else 1 / FULL_SCALE  # of the waves
+    return Inputs(size=size, scale=scale, mean=mean, std=std, classes=data.class_names, mfcc_rate=split.mfcc_rate)
 
 
 def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Score:
