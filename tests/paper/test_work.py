@@ -38,3 +38,9 @@ def test_runs_from_one_resolution_to_several_share_the_first_stage(tmp_path):
     assert results["b"]["out_of_the_box"] != results["a"]["out_of_the_box"]
     assert not (runs["b"] / "source/checkpoints").exists()
     assert not list(tmp_path.rglob("*.part"))
+
+    # a run that could not begin, as for want of data, left its first stage
+    (runs["b"] / "recipe.yaml").unlink()
+    (runs["b"] / "results.json").unlink()
+    assert do([Job("b", 0, recipes["b"])], ledger, device="cpu", plots=False).done == 1
+    assert json.loads((runs["b"] / "results.json").read_text())["source"] == results["a"]["source"]

@@ -94,6 +94,8 @@ def _do(job: Job, ledger: Ledger, device: str, changes: Sequence[str], console: 
 
 def _share_source(recipe: CrossResolutionRecipe, folder: RunFolder, ledger: Ledger) -> None:
     """Runs from one resolution to several have their first stage in common: take it from one that has it."""
+    if (folder.path / "source").exists():  # taken before, when the run could not begin
+        return
     for log in Ledger(ledger.results).logs:  # also those of this minute
         stage = RunFolder(log.path / "source")
         same = log.seed == recipe.seed and differences(recipe, log.recipe).keys() <= AFTER_SOURCE

@@ -81,7 +81,8 @@ _BELONGS_TO = {"options": "name", "generator_options": "generator"}  # of a data
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the entries of `changes` in place of its own, mappings merged key by key.
 
-    What is changed for another one leaves its options behind: the model, the generator, the data set.
+    What is changed for another one leaves its options behind: the model, the generator, the data set. Whether the model
+    is a trained one is no such option.
     """
     result = dict(base)
     for options, owner in _BELONGS_TO.items():
