@@ -26,7 +26,7 @@ def read_recordings(
     if features == "waves":
         return parts, rate
     try:
-        return {part: _coefficients(samples, rate) for part, samples in parts.items()}, rate
+        return {part: coefficients(samples, rate) for part, samples in parts.items()}, rate
     except ValueError as error:
         raise ValueError(
             f"{files['train'][0][0]} and the others have no MFCCs, only features='waves': {error}"
@@ -58,7 +58,7 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
     return parts, rate
 
 
-def _coefficients(samples: Samples, rate: int) -> Samples:
+def coefficients(samples: Samples, rate: int) -> Samples:
     """Waves [N, C, length] → coefficients [N, 20 C, frames]."""
     assert isinstance(samples.inputs, torch.Tensor)
     chunks = [channelwise_mfcc(waves.float() / FULL_SCALE, rate=rate) for waves in samples.inputs.split(CHUNK)]

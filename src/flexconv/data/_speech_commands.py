@@ -5,7 +5,6 @@ Version 0.02 is the paper's; 0.01 is the older, smaller one. Numbers on one say 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from .._arguments import unknown_name
 from ._character_trajectories import seventy_fifteen_fifteen
 from ._dataset import Dataset, Download, Source
 from ._files import DamagedDataError, DataFile, MissingDataError
-from ._mfcc import channelwise_mfcc
-from ._recordings import FULL_SCALE
+from ._recordings import FULL_SCALE, coefficients
 from ._splits import Samples
 from ._wav import read_wav
 
@@ -35,7 +33,7 @@ _MIRRORS = ("http://download.tensorflow.org/data/", "https://storage.googleapis.
 def _source(
     root: Path,
     version: str,
-    features: Callable[[torch.Tensor], torch.Tensor],
+    features: str,
     *,
     protocol: str,
     verify: bool,
@@ -56,9 +54,9 @@ def _source(
         parts = seventy_fifteen_fifteen(samples.rows(whole.nonzero()[:, 0]))
     else:
         parts = _official(folder, paths, samples)
-    train, validation, test = (Samples(_in_chunks(features, part.inputs), part.labels) for part in parts)
+    waves = features == "waves"
+    train, validation, test = parts if waves else (coefficients(part, RATE) for part in parts)
     statistics = "time" if protocol == "paper" else "channel"
-    waves = train.inputs.dtype == torch.int16
     return Source(
         train,
         test,
@@ -105,20 +103,7 @@ def _official(folder: Path, paths: list[Path], samples: Samples) -> tuple[Sample
     return train, held, rest
 
 
-def _in_chunks(features: Callable[[torch.Tensor], torch.Tensor], waves: object) -> torch.Tensor:
-    assert isinstance(waves, torch.Tensor)
-    return torch.cat([features(chunk) for chunk in waves.split(256)])
-
-
-def _as_waves(waves: torch.Tensor) -> torch.Tensor:
-    return waves
-
-
-def _as_mfcc(waves: torch.Tensor) -> torch.Tensor:
-    return channelwise_mfcc(waves.float() / FULL_SCALE, rate=RATE)
-
-
-def _dataset(name: str, version: str, title: str, features: Callable[[torch.Tensor], torch.Tensor]) -> Dataset:
+def _dataset(name: str, version: str, title: str, features: str) -> Dataset:
     folder, archive = _folder(version), f"{_folder(version)}.tar.gz"
 
     def read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | None = None) -> Source:  # noqa: ARG001
@@ -145,8 +130,8 @@ def _dataset(name: str, version: str, title: str, features: Callable[[torch.Tens
 
 _WAVES, _COEFFICIENTS = "ten words, waves at 16 kHz", "ten words, 20 MFCC, 161 frames"
 DATASETS = (
-    _dataset("speech_commands", "0.02", f"Speech Commands 0.02, {_COEFFICIENTS}", _as_mfcc),
-    _dataset("speech_commands_raw", "0.02", f"Speech Commands 0.02, {_WAVES}", _as_waves),
-    _dataset("speech_commands_v0.01", "0.01", f"Speech Commands 0.01, {_COEFFICIENTS}", _as_mfcc),
-    _dataset("speech_commands_raw_v0.01", "0.01", f"Speech Commands 0.01, {_WAVES}", _as_waves),
+    _dataset("speech_commands", "0.02", f"Speech Commands 0.02, {_COEFFICIENTS}", "mfcc"),
+    _dataset("speech_commands_raw", "0.02", f"Speech Commands 0.02, {_WAVES}", "waves"),
+    _dataset("speech_commands_v0.01", "0.01", f"Speech Commands 0.01, {_COEFFICIENTS}", "mfcc"),
+    _dataset("speech_commands_raw_v0.01", "0.01", f"Speech Commands 0.01, {_WAVES}", "waves"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ class Inputs:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
             waves = "" if self.mfcc_rate is None else f", waves at {self.mfcc_rate} Hz"
             raise ValueError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
-        if raw.is_floating_point() and self.scale < 0.01 and raw.numel() and raw.abs().max() <= 1:
+        seen = raw.is_floating_point() and raw.is_cpu and raw.numel() > 0  # a GPU would have to be waited for
+        if seen and self.scale < 0.01 and raw.abs().max() <= 1:
             warnings.warn(
                 f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1: they look as if they were "
                 f"already. Give them as the data set has them, up to {1 / self.scale:.0f}",
@@ -63,11 +64,14 @@ class Inputs:
     def read(cls, entries: Mapping[str, Any]) -> Inputs:
         """What `plain` gave; ValueError where something is missing or not a number."""
         try:
-            values = {field.name: entries[field.name] for field in fields(cls) if field.name != "mfcc_rate"}
             rate = entries.get("mfcc_rate")  # unknown to older files
-            numbers = {name: tuple(map(float, values[name])) for name in ("mean", "std")}
-            size, classes = tuple(map(int, values["size"])), tuple(map(str, values["classes"]))
-            rate = None if rate is None else int(rate)
-            return cls(size=size, scale=float(values["scale"]), classes=classes, mfcc_rate=rate, **numbers)
+            return cls(
+                size=tuple(map(int, entries["size"])),
+                scale=float(entries["scale"]),
+                mean=tuple(map(float, entries["mean"])),
+                std=tuple(map(float, entries["std"])),
+                classes=tuple(map(str, entries["classes"])),
+                mfcc_rate=None if rate is None else int(rate),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error

@@ -92,14 +92,9 @@ class Match:
     log: Log
     differs: Mapping[str, tuple[Any, Any]]  # dotted key → (of the recipe, of the run)
 
-    @property
-    def counts(self) -> bool:
-        """Whether its numbers are the recipe's, all of them."""
-        return self.log.finished and not self.differs
-
-    def counts_for(self, measure: Measure) -> bool:
-        """Whether this one of its numbers is the recipe's."""
-        untuned = measure.before_tuning and self.differs.keys() == {"finetune_epochs"}
+    def counts(self, measure: Measure | None = None) -> bool:
+        """Whether its numbers are the recipe's: this one, or all of them."""
+        untuned = measure is not None and measure.before_tuning and self.differs.keys() == {"finetune_epochs"}
         return self.log.finished and (untuned or not self.differs)
 
     @property
@@ -138,7 +133,7 @@ class Ledger:
         wanted = self.load(name)
         found = [Match(log, differences(wanted, log.recipe)) for log in self.logs]
         found = [match for match in found if _related(match)]
-        return sorted(found, key=lambda match: (not match.counts, match.log.seed, match.log.path.name))
+        return sorted(found, key=lambda match: (not match.counts(), match.log.seed, match.log.path.name))
 
     def finished(self, name: str, measure: Measure | None = None) -> list[Log]:
         """Runs of a recipe as it is, one per seed; or those that have one number of it."""
@@ -158,7 +153,7 @@ def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> li
     """The logs that count, wholly or for one number; of several with one seed, the first."""
     seeds: dict[int, Log] = {}
     for match in matches:
-        if match.counts or (measure is not None and match.counts_for(measure)):
+        if match.counts(measure):
             seeds.setdefault(match.log.seed, match.log)
     return list(seeds.values())
 

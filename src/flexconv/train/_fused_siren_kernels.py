@@ -20,7 +20,7 @@ def _angle(u, omega):
 
 @triton.jit
 def _sine(half_turns):
-    """sin πv and cos πv, by polynomials around the nearest whole number n; exact to 2 · 10⁻⁷. Both have the sign (−1)ⁿ.
+    """sin πv and cos πv, by polynomials around the nearest whole number n. Both have the sign (−1)ⁿ.
 
     Adding 1.5 · 2²³ leaves no digits behind the point: the sum's last bit says if n is odd.
     """
