@@ -8,7 +8,7 @@ from torch import nn
 
 from flexconv import train
 from flexconv.nn import GaussianMask
-from flexconv.train import RunFolder, build_model, load_data, make_fabric
+from flexconv.train import RunFolder, build_model, load_data, loop, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine
@@ -100,6 +100,46 @@ def test_bounds_of_many_layers_are_those_of_each(tmp_path):
     for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
         expected = source.bounds([p.detach() for p in source.size_parameters()], layer.axes)
         torch.testing.assert_close(torch.tensor(bounds), expected.cpu())
+
+
+def test_layers_are_told_apart_by_settings_and_not_by_what_they_learn(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("shows parameters, for which a device stops"))
+    trainer = trainer_of(tmp_path)
+    masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
+    assert len(RoomyWindows(trainer.model, trainer.optimizer)._alike) == 1
+    masks[0].threshold = 0.2
+    for mask in masks:
+        nn.init.constant_(mask.sigma, 0.3)
+    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    assert windows._alike == [[0], list(range(1, len(masks)))]
+    first, second, *_ = windows._bounds(windows._packed())
+    assert first[0][1] - first[0][0] < second[0][1] - second[0][0]  # cut at 0.2, for 0.1
+
+
+@gpu
+def test_a_look_at_the_windows_does_not_wait_for_the_device(tmp_path):
+    trainer = trainer_of(tmp_path, engine="graph")
+    losses_of(trainer, epochs=1)
+    windows = trainer.engine.windows
+    windows.still_fit()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert windows.still_fit()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_steps_are_seeded_as_by_torch(device):
+    def drawn():
+        return torch.rand(4), torch.rand(4, device=device)
+
+    torch.manual_seed(12345)
+    expected = drawn()
+    assert not all(map(torch.equal, drawn(), expected))
+    loop._seed(12345, torch.device(device))
+    assert all(map(torch.equal, drawn(), expected))
 
 
 def test_an_unknown_engine_is_refused():

@@ -220,14 +220,14 @@ def _likeness(layer: FlexConvNd) -> object:
     part = _Part(layer)
     shapes = [(name, tuple(t.shape), t.dtype, t.device) for name, t in part.shared().items()]
     settings = [
-        (name, type(module).__qualname__, _settings(module))
+        (name, type(module).__qualname__, settings_of(module))
         for name, module in part.named_modules()
         if module is not layer.generator.output_map
     ]
     return repr((shapes, settings, layer.axes))
 
 
-def _settings(module: nn.Module) -> list[tuple[str, object]]:
+def settings_of(module: nn.Module) -> list[tuple[str, object]]:
     """Attributes of a module that its forward may depend on; tensors, which are not shown in full, by who they are."""
     public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
     return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]

@@ -12,8 +12,8 @@ from torch.func import vmap
 
 from ..nn import refresh_extents
 from ..nn._conv import FlexConvNd
-from ..nn._extent import SizeSource
 from ..nn._grid import Axis, Window
+from ..nn._together import settings_of
 
 STEPS_BETWEEN_LOOKS = 8
 
@@ -28,6 +28,12 @@ class RoomyWindows:
         self.model, self.optimizer = model, optimizer
         layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
         self.layers = [(layer, source) for layer in layers if (source := layer._size_source) is not None]
+        groups: dict[object, list[int]] = {}
+        for number, (layer, source) in enumerate(self.layers):
+            shapes = [p.shape for p in source.size_parameters()]
+            likeness = repr((type(source), settings_of(source), layer.axes, shapes))  # type: ignore[arg-type]
+            groups.setdefault(likeness, []).append(number)
+        self._alike = list(groups.values())  # layers whose bounds are one formula, by their numbers
         self._windows: list[Windows] = []
         self._sent: tuple[torch.Tensor, torch.cuda.Event] | None = None
 
@@ -86,18 +92,14 @@ class RoomyWindows:
 
     def _bounds(self, packed: torch.Tensor) -> list[Bounds]:
         """The bounds of every layer from a host copy of `_packed`; layers of like masks and grids at once."""
-        groups: dict[object, list[tuple[int, FlexConvNd, SizeSource, list[torch.Tensor]]]] = {}
         pieces = iter(packed.split([p.numel() for _, source in self.layers for p in source.size_parameters()]))
-        for number, (layer, source) in enumerate(self.layers):
-            values = [next(pieces).view(p.shape) for p in source.size_parameters()]
-            likeness = type(source), repr(source), layer.axes, [v.shape for v in values]
-            groups.setdefault(str(likeness), []).append((number, layer, source, values))
+        values = [[next(pieces).view(p.shape) for p in source.size_parameters()] for _, source in self.layers]
         found: list[Bounds] = [[]] * len(self.layers)
-        for members in groups.values():
-            _, layer, source, _ = members[0]
-            stacked = [torch.stack(each) for each in zip(*(values for *_, values in members), strict=True)]
-            bounds = vmap(lambda *values, of=source, axes=layer.axes: of.bounds(values, axes))(*stacked).tolist()
-            for (number, *_), each in zip(members, bounds, strict=True):
+        for numbers in self._alike:
+            layer, source = self.layers[numbers[0]]
+            stacked = [torch.stack(each) for each in zip(*(values[number] for number in numbers), strict=True)]
+            bounds = vmap(lambda *given, of=source, axes=layer.axes: of.bounds(given, axes))(*stacked).tolist()
+            for number, each in zip(numbers, bounds, strict=True):
                 found[number] = each
         return found
 

@@ -114,7 +114,7 @@ class Trainer:
 
     def _step(self, batch: Batch) -> None:
         progress = self.progress
-        torch.manual_seed(step_seed(self.recipe.seed, progress.step, self.fabric.global_rank))
+        _seed(step_seed(self.recipe.seed, progress.step, self.fabric.global_rank), self.fabric.device)
         self.schedule.apply(self.optimizer, progress.step)
         self._now.fill_(progress.step)
         # processes average their gradients, whatever share of the batch each has
@@ -279,6 +279,13 @@ def _loss(
         bad = torch.where(loss.isfinite() | (sums[2] >= 0), sums[2], step)
         sums.copy_(torch.stack([sums[0] + total.double(), sums[1] + right.double(), bad]))
     return loss
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """`torch.manual_seed` for the generators in use. It also seeds those of absent devices, for 0.3 ms a call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
