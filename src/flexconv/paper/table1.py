@@ -42,6 +42,7 @@ TABLE = Table(
         Row("FlexTCN-6, Fourier", "370k", ("99.49", "97.97", "74.79", "67.35"), "/fourier"),
         Row("FlexTCN-6, Gabor", "373k", ("99.50", "98.37", "78.36", "67.56"), "/gabor"),
         Row("FlexTCN-6, crops and flips", "375k", (_, _, _, _), (None, None, "/augmented", None), beside=True),
+        Row("FlexTCN-6, dropout 0.2", "375k", (_, _, _, _), "/dropout-0.2", beside=True),
         Row("FlexTCN-6, low frequencies", "375k", (_, _, _, _), "/low-frequencies", beside=True),
         Row("FlexTCN-2, low frequencies", "108k", (_, _, _, _), "/2-blocks-low-frequencies", beside=True),
         Row("FlexTCN-6, also small masks", "375k", (_, _, _, _), "/small-masks", beside=True),

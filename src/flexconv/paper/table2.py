@@ -31,6 +31,7 @@ TABLE = Table(
         Row("FlexTCN-6, SIREN", "370k", (_, "95.83", "85.73"), "/siren"),
         Row("FlexTCN-6, Fourier", "342k", (_, "97.62", "91.02"), "/fourier"),
         Row("FlexTCN-6, Gabor", "373k", (_, "97.35", "91.50"), "/gabor"),
+        Row("FlexTCN-6, dropout 0.2", "373k", (_, _, _), "/dropout-0.2", beside=True),
         Row("FlexTCN-6, low frequencies", "373k", (_, _, _), "/low-frequencies", beside=True),
         Row("FlexTCN-2, low frequencies", "105k", (_, _, _), "/2-blocks-low-frequencies", beside=True),
         Row("FlexTCN-6, also small masks", "373k", (_, _, _), "/small-masks", beside=True),
