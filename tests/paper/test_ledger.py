@@ -80,8 +80,9 @@ def test_an_interrupted_run_is_told_as_such(tmp_path):
     assert section.grid.rows[0][-1] == "not run"
     assert section.runs.rows[0][4] == "3 of 350 epochs, interrupted"
     assert section.runs.rows[0][6] == "not recorded"
-    RunFolder(tmp_path / "runs/cut").append_machine({"device": "some card"})
-    assert TABLE.section(Ledger(tmp_path)).runs.rows[0][6] == "some card"
+    RunFolder(tmp_path / "runs/cut").append_machine({"device": "some card", "engine": "graph"})
+    row = TABLE.section(Ledger(tmp_path)).runs.rows[0]
+    assert (row[4], row[6]) == ("3 of 350 epochs, interrupted, graph", "some card")
 
 
 def test_an_interrupted_fit_is_told_as_such(tmp_path):

@@ -1,6 +1,7 @@
 """Several processes compute what one does."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +16,28 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-po
 
 
 def run(*command, port=None):
+    """What a command prints, in two processes where there is a port. One that hangs says where."""
     prefix = [] if port is None else [*TORCHRUN, str(port)]
-    done = subprocess.run(
-        [sys.executable, *prefix, *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [sys.executable, *prefix, *command], cwd=ROOT, text=True, env=environment, **pipes
+    ) as process:
+        try:
+            printed, complaints = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            for pid in (*descendants(process.pid), process.pid):
+                os.kill(pid, signal.SIGABRT)  # the fault handler prints what every thread is at
+            pytest.fail(f"hangs: {process.communicate()[1][-20000:]}")
+    assert process.returncode == 0, complaints[-3000:]
+    return printed
+
+
+def descendants(pid):
+    """The processes that a process has started, and those that these have."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield from descendants(child)
+        yield int(child)
 
 
 @pytest.fixture

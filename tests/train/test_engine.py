@@ -1,6 +1,7 @@
 """Compiled and captured steps train as the others do."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from flexconv.nn import GaussianMask
 from flexconv.train import RunFolder, build_model, load_data, loop, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
-from flexconv.train.engine import EagerEngine
+from flexconv.train.engine import EagerEngine, fastest
 
 from .tiny import tiny_recipe
 
@@ -140,6 +141,29 @@ def test_steps_are_seeded_as_by_torch(device):
     assert not all(map(torch.equal, drawn(), expected))
     loop._seed(12345, torch.device(device))
     assert all(map(torch.equal, drawn(), expected))
+
+
+@pytest.mark.parametrize(
+    ("expected", "device", "processes", "steps", "changes"),
+    [
+        ("graph", "cuda", 1, 1000, {}),
+        ("graph", "cuda", 1, 1000, {"precision": "bf16"}),
+        ("compiled", "cuda", 2, 1000, {}),
+        ("compiled", "cuda", 1, 1000, {"precision": "fp16"}),
+        ("eager", "cuda", 1, 999, {}),
+        ("eager", "cuda", 1, 10**6, {"deterministic": True}),
+        ("eager", "cpu", 1, 10**6, {}),
+    ],
+)
+def test_nobody_has_to_ask_for_the_fastest_engine(expected, device, processes, steps, changes):
+    fabric = SimpleNamespace(device=torch.device(device), world_size=processes)
+    assert fastest(tiny_recipe(**changes), fabric, steps) == expected
+
+
+def test_a_log_says_which_engine_took_the_steps(tmp_path):
+    results = train.train(tiny_recipe(epochs=1), tmp_path, device="cpu")
+    assert RunFolder(tmp_path).read_recipe().engine == "auto"
+    assert results["engine"] == RunFolder(tmp_path).read_machines()[0]["engine"] == "eager"
 
 
 def test_an_unknown_engine_is_refused():

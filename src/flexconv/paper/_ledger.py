@@ -81,8 +81,13 @@ class Log:
             tuned = recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0
             planned = f"{recipe.epochs} + {tuned}" if tuned else f"{recipe.epochs}"
         text = f"{planned} {unit}" if self.finished else f"{done} of {planned} {unit}, interrupted"
-        extras = [] if isinstance(recipe, FitRecipe) else [recipe.precision, recipe.engine]
-        return ", ".join([text, *(extra for extra in extras if extra not in ("fp32", "eager"))])
+        extras = [] if isinstance(recipe, FitRecipe) else [recipe.precision, self._engine(recipe.engine)]
+        return ", ".join([text, *(extra for extra in extras if extra not in ("fp32", "eager", "auto"))])
+
+    def _engine(self, asked_for: str) -> str:
+        """The one that took the steps; in logs from before that was written down, the one that was asked for."""
+        facts = [self.results.get("source", self.results), *reversed(self.machines)]
+        return next((each["engine"] for each in facts if "engine" in each), asked_for)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ._ledger import Ledger
 from ._pictures import Pictures
 from ._work import run_folder
 
-FAST = ("engine=graph", "precision=bf16")  # on a GPU
+FAST = ("precision=bf16",)  # on a GPU
 
 
 @dataclass(frozen=True)

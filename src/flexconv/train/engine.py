@@ -1,7 +1,7 @@
 """How a training step runs: operation by operation, with compiled regions, or captured whole and replayed.
 
 All three take the same steps, to rounding. `make_engine` gives the one that was asked for, or the next best one where
-something is missing that it needs, and says so.
+something is missing that it needs, and says so; or, where nobody asked, the one that a run is soonest over with.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ from ..nn._together import KernelsTogether
 from .graph import GraphEngine
 from .recipe import Recipe
 
+STEPS_WORTH_COMPILING = 1000  # on a GPU: that many one by one take longer than the compiler, which needs a minute
+
 Compute = Callable[[Batch, float], None]
 
 
 class Engine(Protocol):
     """Takes steps: `compute(batch, share)` by another name, and the kernel sizes that follow from it."""
 
+    name: str
+
     def step(self, batch: Batch, share: float) -> None: ...
 
 
 class EagerEngine:
     """Operation by operation. Every other engine is measured against this one."""
+
+    name = "eager"
 
     def __init__(self, model: nn.Module, compute: Compute) -> None:
         self.model, self.compute = model, compute
@@ -47,6 +53,8 @@ class CompiledEngine:
 
     For batches of `batch_size`; the last one of an epoch, where it is smaller, is not worth compiling for.
     """
+
+    name = "compiled"
 
     def __init__(self, model: nn.Module, compute: Compute, batch_size: int) -> None:
         self.model, self.compute, self.batch_size = model, compute, batch_size
@@ -70,9 +78,14 @@ def make_engine(
     optimizer: torch.optim.Optimizer,
     compute: Compute,
     say: Callable[[str], None],
+    *,
+    steps: int,
 ) -> Engine:
-    """The engine that a recipe asks for, as far as device, processes and precision allow; `say` hears of the rest."""
-    wanted = recipe.engine
+    """The engine that a recipe asks for, as far as device, processes and precision allow; `say` hears of the rest.
+
+    `steps`: how many the whole run has, by which `auto` chooses.
+    """
+    wanted = fastest(recipe, fabric, steps) if recipe.engine == "auto" else recipe.engine
     if wanted == "graph" and (lacking := _lacking_for_a_graph(recipe, fabric)):
         wanted = "eager" if fabric.device.type == "cpu" else "compiled"
         way = "step by step" if wanted == "eager" else "with compiled regions"
@@ -80,9 +93,22 @@ def make_engine(
     if wanted != "eager" and (problem := _cannot_compile(fabric.device)):
         say(f"[yellow]engine: {wanted}[/] needs torch.compile, which fails here; training step by step ({problem})")
         wanted = "eager"
+    if wanted != "eager":
+        say("the first steps are compiled, for about a minute")
     if wanted == "graph":
         return GraphEngine(model, optimizer, compute, recipe.batch_size)
     return CompiledEngine(model, compute, recipe.batch_size) if wanted == "compiled" else EagerEngine(model, compute)
+
+
+def fastest(recipe: Recipe, fabric: Fabric, steps: int) -> str:
+    """The engine that has a run of so many steps over with soonest.
+
+    Deterministic runs are taken step by step: the windows of a capture depend on when it was made, so that a run that
+    was interrupted would differ by rounding from one that was not.
+    """
+    if fabric.device.type == "cpu" or recipe.deterministic or steps < STEPS_WORTH_COMPILING:
+        return "eager"
+    return "compiled" if _lacking_for_a_graph(recipe, fabric) else "graph"
 
 
 def _lacking_for_a_graph(recipe: Recipe, fabric: Fabric) -> str | None:

@@ -26,6 +26,8 @@ WARM_STEPS = 2
 class GraphEngine:
     """Runs `compute(batch, share)` as a replayed graph, for batches of `batch_size`; others as they are."""
 
+    name = "graph"
+
     def __init__(
         self,
         model: nn.Module,

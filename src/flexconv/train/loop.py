@@ -79,7 +79,8 @@ class Trainer:
         self.best_state: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
-        self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say)
+        steps = recipe.epochs * len(self.train_batches)
+        self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, steps=steps)
         self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None
 

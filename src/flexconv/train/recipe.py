@@ -10,7 +10,7 @@ from typing import Any
 from .._arguments import positive, unknown_name
 from ..spectrum import FORMULAS, METHODS
 
-ENGINES = ("eager", "compiled", "graph")
+ENGINES = ("auto", "eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
 
 
@@ -125,7 +125,7 @@ class Recipe:
     alias: AliasRecipe | None = None
     label_smoothing: float = 0.0
     precision: str = "fp32"
-    engine: str = "eager"  # "compiled": regions of a step; "graph": also captured whole as a CUDA graph and replayed
+    engine: str = "auto"  # see `engine.make_engine`
     seed: int = 0
     deterministic: bool = False
     checkpoint_seconds: float = 60.0

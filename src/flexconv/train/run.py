@@ -181,14 +181,15 @@ def fit_classifier(
         return folder.read_results()
     if fabric.is_global_zero:
         folder.write_recipe(recipe)
-        if not folder.finished:
-            folder.append_machine({"started": now(), **machine(fabric.device, processes=fabric.world_size)})
     model.inputs = _inputs(data)
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
     display.say(_headline(model, data, recipe, fabric))
     if fabric.world_size > 1:
         synchronise_norms(model)
     trainer = Trainer(model, data, recipe, folder, fabric, display)
+    if fabric.is_global_zero and not folder.finished:
+        facts = machine(fabric.device, processes=fabric.world_size)
+        folder.append_machine({"started": now(), **facts, "engine": trainer.engine.name})
     trainer.run()
     if folder.finished:
         return folder.read_results()
@@ -306,6 +307,7 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
         "protocol": data.protocol,
         "seed": recipe.seed,
         **machine(fabric.device, processes=fabric.world_size),
+        "engine": trainer.engine.name,
         **trainer.folder.all_machines(),
         "finished": now(),
     }
