@@ -107,6 +107,5 @@ def _measure(case: Case, device: str, changes: Sequence[str], small: bool) -> di
 def _timed(found: dict[str, Any] | None) -> tuple[str, str, str]:
     if found is None:
         return NOT_RUN, "–", "–"
-    extras = [extra for extra in (found["precision"], found["engine"]) if extra not in ("fp32", "eager")]
-    budget = ", ".join([f"{found['batches']} batches of {found['batch_size']}", *extras])
+    budget = f"{found['batches']} batches of {found['batch_size']}, {found['precision']}, {found['engine']}"
     return f"{found['milliseconds']:.1f}", budget, found["device"]
