@@ -21,7 +21,7 @@ from torch import nn
 from .._arguments import per_axis_floats, positive_int, unknown_name
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
 from ._grid import Axis, coarser, coarsest, moved, origins, tap_weights
-from ._guard import SIGMA_FLOOR, guard
+from ._guard import SIGMA_FLOOR, guard, guarded_values
 
 FORMS = ("guarded", "authors")
 
@@ -89,7 +89,7 @@ class GaussianMask(nn.Module):
     def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2].
 
-        A function of tensors, so that the same formula runs in the graph and on a host copy.
+        A function of tensors, so that the same formula runs in the graph and on a host copy. It has no useful gradient.
         """
         bounds = self._bounds(parameters, origins(axes))
         if not moved(axes):
@@ -103,7 +103,7 @@ class GaussianMask(nn.Module):
             return everything(mean, axes)
         if self.form == "authors":
             return authors_bounds(mean, self._reach(sigma.abs()), axes)
-        mean, sigma = guard(mean, sigma, axes)
+        mean, sigma = guarded_values(mean, sigma, axes)
         return keep_enough(mean, self._reach(sigma), axes)
 
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
@@ -200,7 +200,7 @@ class RotatedGaussianMask(GaussianMask):
         mean, sigma, angle = parameters
         if self.threshold is None:
             return everything(mean, axes)
-        mean, sigma = guard(mean, sigma, coarsest(axes))
+        mean, sigma = guarded_values(mean, sigma, coarsest(axes))
         width = torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow
         return keep_enough(mean, self._reach(width), axes)
 
