@@ -1,7 +1,11 @@
-"""What a run shows while it goes on: a bar with loss, accuracy, sizes and time left, and a line per epoch."""
+"""What a run shows while it goes on: a bar with loss, accuracy, sizes and time left, and a line per epoch.
+
+Where there is no terminal, as in the log of a cluster, an epoch of more than a minute has a line for every minute.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -9,12 +13,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+SECONDS_WITHOUT_A_LINE = 60.0
+
 
 class Display:
     """Progress on a terminal; plain lines where there is none. `console=None` shows nothing."""
 
     def __init__(self, console: Console | None, *, epochs: int, steps_per_epoch: int) -> None:
         self.console, self.epochs, self.steps_per_epoch = console, epochs, steps_per_epoch
+        self._said_at = time.monotonic()
         self._bar: Progress | None = None
         if console is not None and console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
@@ -35,13 +42,17 @@ class Display:
     def say(self, text: str) -> None:
         if self.console is not None:
             self.console.print(text, highlight=False)
+            self._said_at = time.monotonic()
 
     def step(self, step: int, *, loss: float, accuracy: float, sizes: Mapping[str, Sequence[int]]) -> None:
-        """Move the bar."""
+        """Move the bar, or say now and then how far it is."""
+        text = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {short_sizes(sizes)}"
+        epoch = max(step - 1, 0) // self.steps_per_epoch + 1
         if self._bar is not None:
-            text = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {short_sizes(sizes)}"
-            epoch = min(step // self.steps_per_epoch + 1, self.epochs)
             self._bar.update(self._task, completed=step, text=text, description=f"epoch {epoch}/{self.epochs}")
+        elif time.monotonic() - self._said_at > SECONDS_WITHOUT_A_LINE:
+            done = step - (epoch - 1) * self.steps_per_epoch
+            self.say(f"epoch {epoch:>3}/{self.epochs}, batch {done} of {self.steps_per_epoch}  {text}")
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """A line for what an epoch brought."""
