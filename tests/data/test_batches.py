@@ -99,7 +99,9 @@ def test_processes_share_the_batches_of_one(world_size):
     split = image_split()
     options = {"shuffle": True, "augment": "crop_flip", "seed": 1, "epoch": 4}
     one = list(data.DeviceBatches(split, 8, **options))
-    ranks = [list(data.DeviceBatches(split, 8, **options, world_size=world_size, rank=r)) for r in range(world_size)]
+    loaders = [data.DeviceBatches(split, 8, **options, world_size=world_size, rank=r) for r in range(world_size)]
+    ranks = [list(loader) for loader in loaders]
+    assert [loader.own_size for loader in loaders] == [len(batches[0][1]) for batches in ranks]
     together = [
         (torch.cat([x for x, _, _ in shares]), torch.cat([y for _, y, _ in shares]), None)
         for shares in zip(*ranks, strict=True)

@@ -1,6 +1,6 @@
 """A few steps of training in one or several processes; writes losses and gradients. Run by test_distributed.py.
 
-python -m tests.train.distributed_worker OUT            (alone, or under torchrun)
+python -m tests.train.distributed_worker OUT PRECISION ENGINE           (alone, or under torchrun)
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.train.tiny import tiny_recipe  # noqa: E402
 STEPS = 4
 
 
-def main(out: str, precision: str) -> None:
-    recipe = small_recipe(precision)
+def main(out: str, precision: str, engine: str) -> None:
+    recipe = small_recipe(precision, engine)
     fabric = make_fabric(recipe, "cpu")
     record = measure(recipe, fabric, out)
     if fabric.is_global_zero:
@@ -34,13 +34,13 @@ def main(out: str, precision: str) -> None:
     assert not any("gloo" in name for name in threads), threads  # one that is left can abort the exit
 
 
-def small_recipe(precision: str) -> train.Recipe:
+def small_recipe(precision: str, engine: str) -> train.Recipe:
     # 61 samples a step do not divide by two. Three things differ by nature: dropout draws other numbers in other
     # processes; a mask below its least width lets only such gradients pass that widen it, which each process judges by
     # its own; and the norm of a bias near 0 points anywhere
     model = {"name": "flexnet3", "widths": [3], "dropout": 0.0}
     model |= {"generator_options": {"hidden": 4}, "mask_options": {"sigma": 0.2}}
-    return tiny_recipe(precision=precision, batch_size=61, model=model, optim={"lr": 0.02})
+    return tiny_recipe(precision=precision, engine=engine, batch_size=61, model=model, optim={"lr": 0.02})
 
 
 def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]:
@@ -66,4 +66,4 @@ def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

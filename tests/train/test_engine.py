@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from flexconv import train
+from flexconv.bench._steps import noise
 from flexconv.nn import GaussianMask
-from flexconv.train import RunFolder, build_model, load_data, loop, make_fabric
+from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
-from flexconv.train.engine import EagerEngine, fastest
+from flexconv.train.engine import CautiousEngine, EagerEngine, fastest
 
 from .tiny import tiny_recipe
 
@@ -160,6 +161,35 @@ def test_nobody_has_to_ask_for_the_fastest_engine(expected, device, processes, s
     assert fastest(tiny_recipe(**changes), fabric, steps) == expected
 
 
+@pytest.mark.parametrize("fails_at", [0, 1, 3])
+def test_a_network_that_cannot_be_compiled_is_trained_step_by_step_unless_that_was_asked_for(fails_at, tmp_path):
+    class Failing:
+        name = "graph"
+        steps = 0
+
+        def step(self, batch, share):
+            if self.steps == fails_at:
+                raise RuntimeError("no such kernel\nmore of this")
+            self.steps += 1
+            trainer._compute(batch, share)
+
+    trainer, said = trainer_of(tmp_path / "cautious"), []
+    trainer.engine = CautiousEngine(Failing(), EagerEngine(trainer.model, trainer._compute), said.append)
+    assert trainer.engine.name == "graph"
+    assert losses_of(trainer) == losses_of(trainer_of(tmp_path / "eager"))
+    assert said == ["[yellow]engine: graph[/] fails with this network; training step by step (no such kernel)"]
+    assert trainer.engine.name == "eager"
+
+
+def test_a_failure_later_on_is_not_the_engines(tmp_path):
+    trainer, said = trainer_of(tmp_path), []
+    trainer.engine = CautiousEngine(EagerEngine(trainer.model, trainer._compute), trainer.engine, said.append)
+    losses_of(trainer, epochs=1)
+    with pytest.raises(TypeError):
+        trainer.engine.step(None, 1.0)
+    assert not said
+
+
 def test_a_log_says_which_engine_took_the_steps(tmp_path):
     results = train.train(tiny_recipe(epochs=1), tmp_path, device="cpu")
     assert RunFolder(tmp_path).read_recipe().engine == "auto"
@@ -197,3 +227,40 @@ def test_a_whole_run_with_a_last_batch_that_is_not_full(tmp_path):
     recipe = tiny_recipe(engine="graph", batch_size=50)
     results = train.train(recipe, tmp_path / "run")
     assert results["steps"] == 3 * 23
+
+
+NETWORKS = [
+    "cifar_resnet20",
+    "cifar_resnet44_ckconv3",
+    "cifar_resnet44_flexconv",
+    "ckcnn3",
+    "flexnet3",
+    "flexnet5_njet",
+]
+NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2"]
+
+
+@gpu
+@pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp"])
+def test_every_generator_can_be_captured(generator, tmp_path):
+    eager, graph = (noisy_losses(tmp_path / engine, engine, "flexnet3", generator) for engine in ("eager", "graph"))
+    assert graph == pytest.approx(eager, rel=0.02)
+
+
+@gpu
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_can_be_captured(name, tmp_path):
+    eager, graph = (noisy_losses(tmp_path / engine, engine, name) for engine in ("eager", "graph"))
+    assert graph == pytest.approx(eager, rel=0.02)
+
+
+def noisy_losses(folder, engine, name, generator=None):
+    """Of five steps on noise: two that warm up, then captured ones."""
+    model = {"name": name} | ({} if generator is None else {"generator": generator})
+    recipe = build_recipe({"model": model, "data": {"name": "digits"}, "batch_size": 8, "engine": engine})
+    images = noise((3, 64) if "tcn" in name else (3, 16, 16), 40)
+    fabric = make_fabric(recipe, "auto")
+    display = Display(None, epochs=1, steps_per_epoch=1)
+    return losses_of(
+        train.Trainer(build_model(recipe, images), images, recipe, RunFolder(folder), fabric, display), epochs=1
+    )

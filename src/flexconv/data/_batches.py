@@ -113,6 +113,11 @@ class DeviceBatches:
             raise IndexError(f"batch must lie between 0 and {len(self) - 1}; got {batch}")
         return min(self.batch_size, len(self.split) - batch * self.batch_size)
 
+    @property
+    def own_size(self) -> int:
+        """Samples of a whole batch that this process has."""
+        return len(torch.empty(self.batch_size).tensor_split(self.world_size)[self.rank])
+
     def _run(self, epoch: int, start: int) -> Iterator[Batch]:
         count = len(self.split)
         order = shuffled(count, seed=self.seed, epoch=epoch) if self.shuffle else torch.arange(count)

@@ -79,8 +79,9 @@ class Trainer:
         self.best_state: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
-        steps = recipe.epochs * len(self.train_batches)
-        self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, steps=steps)
+        batches = self.train_batches
+        expected = {"batch_size": batches.own_size, "steps": recipe.epochs * len(batches)}
+        self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, **expected)
         self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None
 
