@@ -192,13 +192,20 @@ def test_divergence_is_told(tmp_path):
 
 
 def test_a_console_hears_of_it(tmp_path):
-    from rich.console import Console
-
     with (tmp_path / "said").open("w") as file:
         fit(recipe(steps=2), tmp_path / "run", console=Console(file=file, width=200))
     said = (tmp_path / "said").read_text()
     assert "2 targets of 9 × 9" in said
     assert "mean_mse" in said
+
+
+@pytest.mark.parametrize(("at_once", "lines"), [(1, ["target 1 of 2", "target 2 of 2"]), (2, ["targets 1 to 2 of 2"])])
+def test_a_long_fit_says_how_far_it_is(at_once, lines, tmp_path, monkeypatch):
+    monkeypatch.setattr("flexconv.train.fitting.CHECKPOINT_SECONDS", -1.0)
+    file = io.StringIO()
+    fit(recipe(steps=2, images_at_once=at_once), tmp_path / "run", console=Console(file=file, width=200))
+    said = [line for line in file.getvalue().splitlines() if line.startswith("target")]
+    assert said == [f"{line}, step {step} of 2" for line in lines for step in (1, 2)]
 
 
 def test_a_folder_is_used_once(tmp_path):

@@ -161,8 +161,16 @@ class _Fit:
             reason = stop_asked()
             if reason or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS:
                 self._save(group)
+                self._tell(group)
             if reason:
                 raise Interrupted(reason)
+
+    def _tell(self, group: FitGroup) -> None:
+        """How far it is, where no bar shows it."""
+        if self.console is not None and not self.console.is_terminal:
+            last, count = self._start + len(group.targets), len(self.targets.names)
+            which = f"target {last}" if last == self._start + 1 else f"targets {self._start + 1} to {last}"
+            self.console.print(f"{which} of {count}, step {self._step} of {self.recipe.steps}", highlight=False)
 
     def _record(self, group: FitGroup) -> None:
         self.errors[self._start :] = [_errors(*pair, pictures=self.targets.pictures) for pair in group.errors()]
