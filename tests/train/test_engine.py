@@ -1,10 +1,12 @@
 """Compiled and captured steps train as the others do."""
 
+import io
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from flexconv import train
@@ -13,7 +15,8 @@ from flexconv.nn import GaussianMask
 from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
-from flexconv.train.engine import CautiousEngine, EagerEngine, fastest
+from flexconv.train.engine import EagerEngine, fastest
+from flexconv.train.graph import GraphEngine
 
 from .tiny import tiny_recipe
 
@@ -161,33 +164,27 @@ def test_nobody_has_to_ask_for_the_fastest_engine(expected, device, processes, s
     assert fastest(tiny_recipe(**changes), fabric, steps) == expected
 
 
-@pytest.mark.parametrize("fails_at", [0, 1, 3])
-def test_a_network_that_cannot_be_compiled_is_trained_step_by_step_unless_that_was_asked_for(fails_at, tmp_path):
-    class Failing:
-        name = "graph"
-        steps = 0
+def test_a_network_that_cannot_be_compiled_is_told_of_the_way_without(tmp_path):
+    def fail(*_):
+        raise RuntimeError("backend='inductor' raised:\nCompileError: no such kernel\nmore of this")
 
-        def step(self, batch, share):
-            if self.steps == fails_at:
-                raise RuntimeError("no such kernel\nmore of this")
-            self.steps += 1
-            trainer._compute(batch, share)
-
-    trainer, said = trainer_of(tmp_path / "cautious"), []
-    trainer.engine = CautiousEngine(Failing(), EagerEngine(trainer.model, trainer._compute), said.append)
-    assert trainer.engine.name == "graph"
-    assert losses_of(trainer) == losses_of(trainer_of(tmp_path / "eager"))
-    assert said == ["[yellow]engine: graph[/] fails with this network; training step by step (no such kernel)"]
-    assert trainer.engine.name == "eager"
+    trainer = trainer_of(tmp_path)
+    engine = GraphEngine(trainer.model, trainer.optimizer, fail, 50)
+    batch = next(iter(trainer.train_batches.iterate(epoch=0)))
+    engine._make_capturable()
+    with pytest.raises(RuntimeError, match=r"cannot be compiled \(CompileError: no such kernel\); with engine=eager"):
+        engine._run(batch, 0.02)
 
 
-def test_a_failure_later_on_is_not_the_engines(tmp_path):
-    trainer, said = trainer_of(tmp_path), []
-    trainer.engine = CautiousEngine(EagerEngine(trainer.model, trainer._compute), trainer.engine, said.append)
-    losses_of(trainer, epochs=1)
-    with pytest.raises(TypeError):
-        trainer.engine.step(None, 1.0)
-    assert not said
+def test_what_a_compiler_says_is_no_markup(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("[/usr/bin/ld] not found")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    file = io.StringIO()
+    recipe = tiny_recipe(engine="compiled", epochs=1)
+    train.train(recipe, tmp_path, device="cpu", console=Console(file=file, width=200))
+    assert "training step by step ([/usr/bin/ld] not found)" in file.getvalue()
 
 
 def test_a_log_says_which_engine_took_the_steps(tmp_path):
@@ -238,6 +235,13 @@ NETWORKS = [
     "flexnet5_njet",
 ]
 NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2"]
+
+
+@gpu
+def test_steps_with_clipped_gradients_can_be_captured(tmp_path):
+    clipped = {"optim": {"lr": 0.02, "clip": 0.1}}
+    eager, graph = (losses_of(trainer_of(tmp_path / way, engine=way, **clipped)) for way in ("eager", "graph"))
+    assert graph[:10] == pytest.approx(eager[:10], rel=1e-3)
 
 
 @gpu

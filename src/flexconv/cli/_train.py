@@ -25,7 +25,7 @@ def train(
     """Train a network by a recipe.
 
     All that comes out of a run lies in its folder. Ctrl-C, a kill or a power cut cost a minute of work at most:
-    --resume goes on, and ends with the same weights.
+    --resume goes on, and ends with the same weights (on a GPU to rounding).
     """
     from .. import train as training
 

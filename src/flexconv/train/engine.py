@@ -11,18 +11,17 @@ from typing import Protocol
 
 import torch
 from lightning.fabric import Fabric
+from rich.markup import escape
 from torch import nn
 
 from .._regions import compiled_regions
 from ..data import Batch
 from ..nn import refresh_extents
 from ..nn._together import KernelsTogether
-from .graph import GraphEngine
+from .graph import GraphEngine, brief
 from .recipe import Recipe
 
 STEPS_WORTH_COMPILING = 1000  # on a GPU: that many one by one take longer than the compiler, which needs a minute
-
-FIRST_STEPS = 4  # in which everything is compiled and captured
 
 Compute = Callable[[Batch, float], None]
 
@@ -74,32 +73,6 @@ class CompiledEngine:
             self.compute(batch, share)
 
 
-class CautiousEngine:
-    """Another engine, or eager steps from where that one fails in its first: not every network can be compiled.
-
-    For what nobody asked for. A step that fails changes nothing but running statistics of norms, and is taken again.
-    """
-
-    def __init__(self, engine: Engine, eager: EagerEngine, say: Callable[[str], None]) -> None:
-        self.engine, self.eager, self.say = engine, eager, say
-        self.untried = FIRST_STEPS
-
-    @property
-    def name(self) -> str:
-        return self.engine.name
-
-    def step(self, batch: Batch, share: float) -> None:
-        if not self.untried:
-            return self.engine.step(batch, share)
-        try:
-            self.engine.step(batch, share)
-            self.untried -= 1
-        except Exception as error:  # whatever it is, there is a way without
-            self.say(f"[yellow]engine: {self.name}[/] fails with this network; training step by step ({_brief(error)})")
-            self.engine, self.untried = self.eager, 0
-            self.eager.step(batch, share)
-
-
 def make_engine(
     recipe: Recipe,
     fabric: Fabric,
@@ -115,21 +88,21 @@ def make_engine(
 
     `batch_size` is what this process has of a whole batch; `steps`, how many the whole run has, is what `auto` goes by.
     """
-    eager = EagerEngine(model, compute)
     wanted = fastest(recipe, fabric, steps) if recipe.engine == "auto" else recipe.engine
     if wanted == "graph" and (lacking := _lacking_for_a_graph(recipe, fabric)):
         wanted = "eager" if fabric.device.type == "cpu" else "compiled"
         way = "step by step" if wanted == "eager" else "with compiled regions"
         say(f"[yellow]engine: graph[/] needs {lacking}; training {way} instead")
     if wanted != "eager" and (problem := _cannot_compile(fabric.device)):
-        say(f"[yellow]engine: {wanted}[/] needs torch.compile, which fails here; training step by step ({problem})")
+        instead = f"training step by step ({escape(problem)})"
+        say(f"[yellow]engine: {wanted}[/] needs torch.compile, which fails here; {instead}")
         wanted = "eager"
     if wanted == "eager":
-        return eager
+        return EagerEngine(model, compute)
     say("the first steps are compiled, for about a minute")
-    graph = wanted == "graph"
-    engine = GraphEngine(model, optimizer, compute, batch_size) if graph else CompiledEngine(model, compute, batch_size)
-    return CautiousEngine(engine, eager, say) if recipe.engine == "auto" else engine
+    if wanted == "compiled":
+        return CompiledEngine(model, compute, batch_size)
+    return GraphEngine(model, optimizer, compute, batch_size)
 
 
 def fastest(recipe: Recipe, fabric: Fabric, steps: int) -> str:
@@ -156,9 +129,5 @@ def _cannot_compile(device: torch.device) -> str | None:
     try:
         torch.compile(torch.neg)(torch.ones(8, device=device))
     except Exception as error:  # whatever it is, there is a way without
-        return _brief(error)
+        return brief(error)
     return None
-
-
-def _brief(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__

@@ -95,9 +95,10 @@ class RunFolder:
         return _read_lines(self.machines)
 
     def all_machines(self) -> dict[str, str]:
-        """Devices and versions of torch that it ran on, one after the other."""
-        sessions = self.read_machines()
-        return {fact: ", then ".join(dict.fromkeys(each[fact] for each in sessions)) for fact in ("device", "torch")}
+        """Devices and versions of torch that it ran on and engines that took its steps, one after the other."""
+        sessions, facts = self.read_machines(), ("device", "torch", "engine")
+        known = {fact: dict.fromkeys(each[fact] for each in sessions if fact in each) for fact in facts}
+        return {fact: ", then ".join(values) for fact, values in known.items() if values}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -83,12 +83,19 @@ class GraphEngine:
         """Take a step, or capture it."""
         self.windows.fix()
         self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
-        with (
-            contextlib.nullcontext() if capture is None else _captured(capture),
-            compiled_regions(),
-            self._kernels.ahead(),
-        ):
-            self.compute(batch, share)
+        try:
+            with (
+                contextlib.nullcontext() if capture is None else _captured(capture),
+                compiled_regions(),
+                self._kernels.ahead(),
+            ):
+                self.compute(batch, share)
+        except Exception as error:
+            way, first = "compiled" if capture is None else "captured", error
+            if capture is not None and isinstance(error.__context__, Exception):
+                first = error.__context__  # the end of a capture that failed fails, too
+            advice = "with engine=eager it is trained step by step"
+            raise RuntimeError(f"steps of this network cannot be {way} ({brief(first)}); {advice}") from error
 
     def _make_capturable(self) -> None:
         """Rates and counters as tensors on the device; a checkpoint of another engine has them as numbers."""
@@ -106,12 +113,21 @@ class GraphEngine:
 
 @contextlib.contextmanager
 def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what is inside. Python collects no garbage meanwhile: another graph among it would end the capture."""
+    """Capture what is inside. Python collects no garbage meanwhile: another graph among it would end the capture.
+
+    Other threads may do as they like: one of them may read the next batches into pinned memory.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield
     finally:
         if collecting:
             gc.enable()
+
+
+def brief(error: Exception) -> str:
+    """What an error says, in a line. Those of compilers begin with who raised them."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.rstrip().endswith("raised:")]
+    return lines[0].strip()[:200] if lines else type(error).__name__

@@ -48,8 +48,8 @@ def train(
 ) -> dict[str, Any]:
     """Train by a recipe in a new folder `out`; returns what is in its results.json.
 
-    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights. `plots`: draw pictures
-    of it in the end.
+    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights, on a GPU to rounding.
+    `plots`: draw pictures of it in the end.
     """
     folder = RunFolder(out)
     if folder.exists:
