@@ -23,7 +23,7 @@ def run(*command, port=None):
     process = subprocess.Popen([sys.executable, *prefix, *command], cwd=ROOT, text=True, env=environment, **pipes)
     try:
         printed, complaints = process.communicate(timeout=200)
-    except BaseException:  # also the time limit of the test
+    except (subprocess.TimeoutExpired, pytest.fail.Exception):  # the latter is the time limit of the test
         for pid in (*descendants(process.pid), process.pid):
             os.kill(pid, signal.SIGABRT)  # the fault handler prints what every thread is at
         complaints = process.communicate(timeout=20)[1]

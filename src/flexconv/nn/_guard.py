@@ -17,7 +17,7 @@ def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tupl
 
 
 def guarded_values(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values of `guard`, in a fifth of its time, where nobody wants the gradients."""
+    """The values of `guard`, in fewer operations, where nobody wants the gradients."""
     return mean.clamp(-1.0, 1.0), torch.maximum(sigma.abs(), _floor(sigma, axes))
 
 

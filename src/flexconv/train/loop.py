@@ -133,11 +133,8 @@ class Trainer:
         loss = _loss(logits, batch[1], smoothing, share, added, self._sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
-            clip = {
-                "max_norm": self.recipe.optim.clip,
-                "error_if_nonfinite": False,
-            }  # `_look` finds out, and waits less
-            self.fabric.clip_gradients(self.forward_model, self.stepper, **clip)
+            most = self.recipe.optim.clip  # whether all is finite, `_look` asks: here the device would be waited for
+            self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=most, error_if_nonfinite=False)
         self.stepper.step()
 
     def _look(self) -> None:
@@ -288,7 +285,7 @@ def _loss(
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """`torch.manual_seed` for the generators in use. It also seeds those of absent devices, for 0.3 ms a call."""
+    """`torch.manual_seed` for the generators in use; it also notes the seed, and who gave it, for absent devices."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
