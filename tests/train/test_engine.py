@@ -1,5 +1,6 @@
 """Compiled and captured steps train as the others do."""
 
+import contextlib
 import io
 import math
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from torch import nn
 from flexconv import train
 from flexconv.bench._steps import noise
 from flexconv.nn import GaussianMask
-from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
+from flexconv.train import RunFolder, build_model, build_recipe, graph, load_data, loop, make_fabric
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine, fastest
@@ -79,7 +80,7 @@ def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "masks"]
     group["base_lr"] = 1e-4
     windows = RoomyWindows(trainer.model, trainer.optimizer)
-    windows.fix()
+    windows.hold()
     assert [layer._windows_in_force() for layer, _ in windows.layers] == windows._windows
     layer, source = windows.layers[1]
     in_force = windows._windows[1]
@@ -95,6 +96,38 @@ def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
     assert not fits(outside - 0.5 * windows._room() / reach)  # and may soon
     assert fits(outside - 1.5 * windows._room() / reach)
     assert fits(source.initial_sigma[0])
+
+
+@pytest.mark.usefixtures("quick_compiler")
+def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeypatch):
+    """Other shapes would have to be compiled, and constants of theirs made, while a graph is captured."""
+    monkeypatch.setattr(graph, "_captured", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(GraphEngine, "_warm_up", lambda self, *step: self._run(*step))
+    trainer = trainer_of(tmp_path)
+    for group in trainer.optimizer.param_groups:
+        group["base_lr"] = 1e-4
+    masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
+    used = []
+
+    def compute(*_):
+        used.append([layer._windows_in_force() for layer, _ in engine.windows.layers])
+        for mask in masks:  # as a step might, though never so far
+            nn.init.constant_(mask.sigma, 0.4 if len(used) % 2 else 0.05)
+
+    engine = GraphEngine(trainer.model, trainer.optimizer, compute, 50)
+    engine._make_capturable()
+    batch = next(iter(trainer.train_batches.iterate(epoch=0)))
+    for _ in range(3):
+        engine.step(batch, 0.02)
+    assert engine.captures == 1
+    assert used[0] == used[1] == used[2]
+    looks = iter([False, True])
+    monkeypatch.setattr(engine.windows, "still_fit", lambda: next(looks))
+    for _ in range(6):
+        engine.step(batch, 0.02)
+    assert engine.captures == 2
+    assert used[2] != used[3] == used[4]
 
 
 def test_bounds_of_many_layers_are_those_of_each(tmp_path):
@@ -122,14 +155,15 @@ def test_layers_are_told_apart_by_settings_and_not_by_what_they_learn(tmp_path, 
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_look_at_the_windows_does_not_wait_for_the_device(tmp_path):
     trainer = trainer_of(tmp_path, engine="graph")
     losses_of(trainer, epochs=1)
     windows = trainer.engine.windows
     windows.still_fit()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         assert windows.still_fit()
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -217,6 +251,18 @@ def test_a_mask_that_leaves_its_window_is_captured_again(tmp_path):
     losses_of(trainer, epochs=2)
     assert engine.captures == 2
     assert all(layer.extent == (9, 9) for layer, _ in engine.windows.layers)
+
+
+@gpu
+def test_masks_may_move_between_a_warm_step_and_its_capture(tmp_path):
+    trainer = trainer_of(tmp_path, engine="graph", precision="bf16")
+    masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
+    for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
+        if number < 4:
+            for mask in masks:
+                nn.init.constant_(mask.sigma, (0.1, 0.3, 0.2, 0.3)[number])
+            trainer._step(batch)
+    assert trainer.engine.captures == 1
 
 
 @gpu

@@ -37,21 +37,32 @@ class RoomyWindows:
         self._windows: list[Windows] = []
         self._sent: tuple[torch.Tensor, torch.cuda.Event] | None = None
 
-    def fix(self) -> None:
-        """Give every layer a window with room to grow, and have it believe that this is up to date."""
+    def hold(self) -> None:
+        """Have every layer believe that its window is up to date; chosen with room to grow, until `release`.
+
+        So steps before a capture have the shapes that are captured, wherever masks go meanwhile.
+        """
         refresh_extents(self.model)
+        if self.layers and not self._windows:
+            self._windows = self._roomy()
+        for (layer, _), windows in zip(self.layers, self._windows, strict=True):
+            layer._extent.windows = windows
+
+    def release(self) -> None:
+        """The next ones to be held are chosen anew."""
         self._windows = []
-        if not self.layers:
-            return
+
+    def _roomy(self) -> list[Windows]:
+        found = []
         for (layer, _), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
             needed = _with_room(layer.axes, bounds, 2 * self._room())
-            layer._extent.windows = tuple(axis.rung(taps) for axis, taps in zip(layer.axes, needed, strict=True))
-            self._windows.append(layer._extent.windows)
+            found.append(tuple(axis.rung(taps) for axis, taps in zip(layer.axes, needed, strict=True)))
+        return found
 
     def still_fit(self) -> bool:
-        """Whether the windows suit the sizes that were sent for at the last call; sends for the next."""
+        """Whether the windows held suit the sizes that were sent for at the last call; sends for the next."""
         fit = True
-        if self._sent is not None:
+        if self._sent is not None and self._windows:
             values, arrived = self._sent
             arrived.synchronize()
             fit = all(

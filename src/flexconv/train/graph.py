@@ -49,6 +49,7 @@ class GraphEngine:
         self._steps += 1
         if self._steps % STEPS_BETWEEN_LOOKS == 0 and not self.windows.still_fit():
             self._graph, self._warm = None, WARM_STEPS - 1  # one step at the new sizes, then a capture
+            self.windows.release()
         if len(batch[1]) != self.batch_size:
             self._make_capturable()
             self.compute(batch, share)
@@ -81,7 +82,7 @@ class GraphEngine:
 
     def _run(self, batch: Batch, share: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
         """Take a step, or capture it."""
-        self.windows.fix()
+        self.windows.hold()
         self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
         try:
             with (
