@@ -43,9 +43,10 @@ WIDTHS = [3, *[24] * 5, *[36] * 5, *[48] * 4]  # 14 layers, as in a FlexNet-7
 AUTHORS = {0.075: (14, 6.4, 2.2), 0.15: (4.8, 1.7, 1.1), 0.3: (2.4, 1.2, 0.6), 0.6: (1.8, 1.5, None)}
 PENALTIES = {
     "none": {},
-    "together, without mask": {"method": "together", "mask": False},
-    "summed, without mask": {"method": "summed", "mask": False},
-    "summed, with mask": {"method": "summed", "mask": True},
+    "the default: the authors' formula": {"method": "together", "mask": False, "formula": "authors"},
+    "together, without mask": {"method": "together", "mask": False, "formula": "exact"},
+    "summed, without mask": {"method": "summed", "mask": False, "formula": "exact"},
+    "summed, with mask": {"method": "summed", "mask": True, "formula": "exact"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 
@@ -424,8 +425,17 @@ def test_the_exact_penalty_is_its_formula():
         width = (gamma.square() + 1 / layer.mask.sigma.square() / count).sqrt()
         each = (generator.frequency.abs() + 1.5 * width).amax(1) / (2 * math.pi)
         together += torch.relu(each - limits / count).square().sum().item()
-    assert alias_penalty(model, weight=0.3, mask=True, method="summed").item() == pytest.approx(0.3 * summed)
-    assert alias_penalty(model, weight=0.2, mask=True, cutoff=1.5).item() == pytest.approx(0.2 * together)
+    exact = {"mask": True, "formula": "exact"}
+    assert alias_penalty(model, weight=0.3, method="summed", **exact).item() == pytest.approx(0.3 * summed)
+    assert alias_penalty(model, weight=0.2, cutoff=1.5, **exact).item() == pytest.approx(0.2 * together)
+
+
+def test_the_authors_penalty_keeps_kernels_below_their_limits_too():
+    for layer in (small(), small(size=(9, 17)), small(steerable=True), small(generator=FourierNet)):
+        for mask in (False, True):
+            exact, authors = (max_frequency(layer, mask=mask, formula=name) for name in ("exact", "authors"))
+            assert (authors >= exact).all()
+        assert alias_penalty(layer).item() == alias_penalty(layer, formula="authors").item()
 
 
 def test_a_jet_is_one_filter():
@@ -434,8 +444,9 @@ def test_a_jet_is_one_filter():
         layer.generator.scale.fill_(-1.0)
     expected = torch.relu(max_frequency(layer) - torch.tensor([2.0, 4.0])).square().sum()
     assert expected > 0
-    for method in ("together", "summed"):
-        torch.testing.assert_close(alias_penalty(layer, method=method, weight=1.0), expected)
+    for method, formula in itertools.product(("together", "summed"), ("exact", "authors", "paper")):
+        torch.testing.assert_close(alias_penalty(layer, method=method, formula=formula, weight=1.0), expected)
+        torch.testing.assert_close(max_frequency(layer, formula=formula), max_frequency(layer))
 
 
 @pytest.mark.parametrize("formula", ["exact", "authors", "paper"])
@@ -557,15 +568,6 @@ def test_generators_without_a_formula_are_named(kernel, name):
         alias_penalty(model)
     torch.testing.assert_close(alias_penalty(model, missing="skip"), alias_penalty(model["first"]))
     assert alias_penalty(layer, missing="skip").item() == 0
-
-
-@pytest.mark.parametrize("formula", ["authors", "paper"])
-def test_jets_have_the_exact_formula_only(formula):
-    layer = FlexConv2d(1, 2, 9, kernel="njet", mask=None)
-    with pytest.raises(ValueError, match=f"formula='{formula}' is for Gabor.*the generator is NJet: use 'exact'"):
-        max_frequency(layer, formula=formula)
-    with pytest.raises(ValueError, match="the generator of layer '0' is NJet"):
-        alias_penalty(nn.Sequential(layer), formula=formula)
 
 
 def test_unknown_names_get_a_suggestion():

@@ -150,9 +150,10 @@ def group_penalty(
     layers: Sequence[FlexConvNd], method: str, *, mask: bool, cutoff: float, formula: str
 ) -> torch.Tensor:
     limits = [[1 / (2 * axis.spacing) for axis in layer.axes] for layer in layers]
-    if formula != "exact":
+    jets = isinstance(layers[0].generator, NJet)
+    if formula != "exact" and not jets:
         limits = [[min(each)] for each in limits]
-    if method == "summed" or isinstance(layers[0].generator, NJet):
+    if method == "summed" or jets:
         values = kernel_frequencies(layers, mask=mask, cutoff=cutoff, formula=formula)
         return torch.relu(values - _filled(limits, like=values)).square().sum()
     values = filter_frequencies(layers, mask=mask, cutoff=cutoff, formula=formula)

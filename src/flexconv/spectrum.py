@@ -53,7 +53,8 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
             by less than 1 % in the networks that come with flexconv. "authors" is what the published code computes, a
             number that all axes share: Σ_l max_cd |W| + h max_cd |γ|, plus h / min_d σ_d for the mask, over 2π; above
             the exact one. "paper" is the printed formula, Σ_l max_c (max_d W + h min_d γ) plus h / max_d σ_d, over 2π:
-            no bound, because a negative W is as high a frequency and a narrow envelope has a wide spectrum.
+            no bound, because a negative W is as high a frequency and a narrow envelope has a wide spectrum. For an
+            N-Jet all three are the one above.
 
     """
     if not isinstance(layer, FlexConvNd):
@@ -61,7 +62,7 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
     _check_formula(formula)
     _check_mask(mask)
     cutoff = positive("cutoff", cutoff)
-    if problem := no_spectrum(layer, formula):
+    if problem := no_spectrum(layer):
         raise ValueError(problem)
     return kernel_frequencies([layer], mask=mask, cutoff=cutoff, formula=formula)[0].expand(layer.dims)
 
@@ -92,24 +93,30 @@ def alias_penalty(
     cutoff: float = 2.0,
     method: str = "together",
     mask: bool = False,
-    formula: str = "exact",
+    formula: str = "authors",
     missing: str = "error",
 ) -> torch.Tensor:
     """Penalty on kernels above the Nyquist frequency of their grid, summed over all FlexConvs of a model → scalar.
 
-        "together":  weight · Σ_layers Σ_l Σ_d relu( f_ld − nyq_d / L )²,      f_ld = max_c( |W| + h √(p + m_d/L) ) / 2π
+        "together":  weight · Σ_layers Σ_l Σ_d relu( f_ld − nyq_d / L )²
         "summed":    weight · Σ_layers Σ_d relu( f_d − nyq_d )²,               f_d from `max_frequency`
 
-    for L filters: each filter stays within its share of the limit, or all of them together do. An N-Jet is one filter.
-    With the other formulas there is no axis d but one number against the lowest limit, and the mask's share m/L is
-    added to it. Layers of the same shape are evaluated at once, and nothing waits for the device.
+    for L filters: each filter stays within its share of the limit, or all of them together do. f_ld of a filter is
+
+        "exact":     max_c( |W| + h √(p + m_d/L) ) / 2π
+        "authors":   ( max_cd |W| + h max_cd |γ| ) / 2π, the mask's share h / (L min_d σ_d) added inside: one number
+                     for all axes, against the lowest of their limits
+
+    Either keeps kernels below the limit. An N-Jet is one filter, with one formula whichever is named here. Layers of
+    the same shape are evaluated at once, and nothing waits for the device.
 
     Arguments:
         weight: factor in front; 0.1 in the paper's runs.
         cutoff: how many standard deviations of an envelope's spectrum count.
         mask: count the mask (the paper's "f_FlexConv"), or the generator alone ("f_MAGNet", what it used most).
             Counted, it is also made wider, and a mask wider than the domain leaves a step at ±1 that nobody counts.
-        formula: as in `max_frequency`; "authors" gives the published penalty.
+        formula: as in `max_frequency`. The authors' is stricter, and networks trained with it are more accurate, at
+            their own resolution and at others (docs/differences-training.md); "exact" is for grids whose axes differ.
         missing: what to do with generators whose spectrum has no formula: "error", or "skip" them.
 
     """
@@ -126,7 +133,7 @@ def alias_penalty(
     if not layers:
         raise ValueError(f"{type(model).__name__} has no FlexConv layer: there is nothing to penalise")
     total = layers[0][1]._like().new_zeros(())
-    for group in _groups(layers, mask, formula, missing):
+    for group in _groups(layers, mask, missing):
         total = total + group_penalty(group, method, mask=mask, cutoff=cutoff, formula=formula).to(total.device)
     return weight * total
 
@@ -144,14 +151,17 @@ def _check_mask(mask: bool) -> None:
         raise TypeError(f"mask must be True (count the mask) or False; got {mask!r}")
 
 
-def no_spectrum(layer: FlexConvNd, formula: str, name: str = "") -> str | None:
-    """Why the formula says nothing about a layer; None where it does."""
+def formulas_of(layer: FlexConvNd) -> tuple[str, ...]:
+    """Those that say something of their own about a layer: an N-Jet has one."""
+    if no_spectrum(layer):
+        return ()
+    return ("exact",) if isinstance(layer.generator, NJet) else FORMULAS
+
+
+def no_spectrum(layer: FlexConvNd, name: str = "") -> str | None:
+    """Why no formula says anything about a layer; None where one does."""
     generator, where = layer.generator, f" of layer {name!r}" if name else ""
-    if isinstance(generator, NJet):
-        if formula == "exact":
-            return None
-        return f"formula={formula!r} is for Gabor and Fourier networks; the generator{where} is NJet: use 'exact'"
-    if isinstance(generator, GaborNet | FourierNet):
+    if isinstance(generator, GaborNet | FourierNet | NJet):
         return None
     return (
         f"the generator{where} is {type(generator).__name__}, whose spectrum has no formula: nested non-linearities "
@@ -160,11 +170,11 @@ def no_spectrum(layer: FlexConvNd, formula: str, name: str = "") -> str | None:
     )
 
 
-def _groups(layers: Sequence[tuple[str, FlexConvNd]], mask: bool, formula: str, missing: str) -> list[list[FlexConvNd]]:
+def _groups(layers: Sequence[tuple[str, FlexConvNd]], mask: bool, missing: str) -> list[list[FlexConvNd]]:
     """Layers whose parameters can be stacked, together."""
     groups: dict[tuple[object, ...], list[FlexConvNd]] = {}
     for name, layer in layers:
-        problem = no_spectrum(layer, formula, name)
+        problem = no_spectrum(layer, name)
         if problem is None:
             groups.setdefault(_signature(layer, mask), []).append(layer)
         elif missing == "error":

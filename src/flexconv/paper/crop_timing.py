@@ -16,6 +16,5 @@ PARAGRAPH = Timing(
     notes=(
         "Published are the ratios, without cudnn.benchmark; with it the authors found both about equally fast.",
         "FFT and matrix-product convolutions make the whole grid cheap here: a small ratio is no fault of cropping.",
-        "Eager steps on a fast GPU are as long as the host needs to start them; captured ones: docs/speed.md.",
     ),
 )

@@ -34,13 +34,11 @@ FIGURE = Pictures(
     name="figure8",
     title="Figure 8: spectra and kernels at two resolutions, with and without the penalty on aliasing",
     networks={
-        f"flexnet7-cifar10-16px-{penalty}": f"cross-resolution-cifar10{variant}"
-        for penalty, variant in {
-            "no-penalty": "/no-penalty",
-            "f-magnet": "/f-magnet",
-            "f-flexconv": "/f-flexconv",
-            "exact": "",
-        }.items()
+        "flexnet7-cifar10-16px": "cross-resolution-cifar10",
+        **{
+            f"flexnet7-cifar10-16px-{penalty}": f"cross-resolution-cifar10/{penalty}"
+            for penalty in ("no-penalty", "f-magnet", "f-flexconv", "exact")
+        },
     },
     views={"spectrum": _spectrum, "kernel": _kernel, "kernel-twice-as-fine": _finer_kernel},
     notes=("Published: with the penalty, frequencies end near the Nyquist limit of the grid.",),

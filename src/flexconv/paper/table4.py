@@ -28,9 +28,10 @@ TABLE = Table(
         Row("FlexNet-16, no penalty", "0.67M", ("86.4 ± 0.4", "−34.4 ± 14.3", _, "88.8‡"), f"{_AT}/no-penalty"),
         Row("FlexNet-16, penalty f_MAGNet", "0.67M", ("86.5 ± 0.1", "−3.8 ± 2.0", _, "89.0‡"), f"{_AT}/f-magnet"),
         Row("FlexNet-16, penalty f_FlexConv", "0.67M", ("85.1 ± 0.3", "−3.3 ± 0.3", _, "87.6‡"), f"{_AT}/f-flexconv"),
-        Row("ours: exact formula, tapered kernels", "0.67M", (_, _, _, _), _AT, True),
-        Row("ours, with the mask's frequency", "0.67M", (_, _, _, _), f"{_AT}/mask", True),
-        Row("ours, all filters within one limit", "0.67M", (_, _, _, _), f"{_AT}/summed", True),
+        Row("ours: f_MAGNet, tapered kernels", "0.67M", (_, _, _, _), _AT, True),
+        Row("ours, exact formula", "0.67M", (_, _, _, _), f"{_AT}/exact", True),
+        Row("ours, exact, with the mask's frequency", "0.67M", (_, _, _, _), f"{_AT}/exact-mask", True),
+        Row("ours, exact, all filters within one limit", "0.67M", (_, _, _, _), f"{_AT}/exact-summed", True),
         Row("FlexNet-16, f_MAGNet, the authors' protocol", "0.67M", (_, _, _, _), f"{_AT}/authors", True),
     ),
     notes=(

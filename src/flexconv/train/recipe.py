@@ -102,7 +102,7 @@ class AliasRecipe:
     method: str = "together"
     mask: bool = False
     cutoff: float = 2.0
-    formula: str = "exact"
+    formula: str = "authors"
 
     def __post_init__(self) -> None:
         _one_of("alias.method", self.method, METHODS)

@@ -13,7 +13,7 @@ from .._bandwidth import energy_spectrum
 from ..nn._conv import FlexConvNd
 from ..nn._grid import Axis
 from ..ops._fft import fast_length
-from ..spectrum import FORMULAS, max_frequency, no_spectrum
+from ..spectrum import formulas_of, max_frequency
 
 Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at them
 
@@ -86,8 +86,9 @@ def decibels(density: np.ndarray, reference: float, floor: float) -> np.ndarray:
 @torch.no_grad()
 def limits(layer: FlexConvNd, *, mask: bool, cutoff: float) -> dict[str, list[float]]:
     """What every formula that knows the layer's generator gives, per axis."""
-    known = [formula for formula in FORMULAS if no_spectrum(layer, formula) is None]
-    return {name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in known}
+    return {
+        name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in formulas_of(layer)
+    }
 
 
 def _kernel(layer: FlexConvNd, lines: Sequence[torch.Tensor], *, mask: bool) -> torch.Tensor:
