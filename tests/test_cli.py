@@ -150,7 +150,8 @@ def test_version(call):
         (("train", "mine.yaml"), "no recipe file 'mine.yaml'"),
         (("train",), "name a recipe, or a run folder"),
         (("train", "digits", "--resume", "x"), "leave out the recipe"),
-        (("train", "--resume", "x", "--set", "epochs=2"), "keeps its recipe"),
+        (("train", "--resume", "x", "--set", "epochs=2"), r"keeps its recipe.*engine=… may stay"),
+        (("train", "--resume", "x", "--set", "engine=eager", "--set", "epochs=2"), "keeps its recipe"),
         (("train", "--resume", "nothing"), "nothing is no run"),
         (("train", "fit-gabor"), "flexconv fit fit-gabor"),
         (("fit", "digits"), "flexconv train digits"),
@@ -307,8 +308,9 @@ def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, 
         stopped = call("train", finished / "tiny.yaml", "--out", "a run", "--device", "cpu")
     assert stopped.code == 128 + number
     assert re.fullmatch(rf"stopped by {number.name}, .*: flexconv train --resume 'a run'\n", stopped.err)
-    again = call("train", "--resume", "a run", "--root", "moved", "--device", "cpu")
+    again = call("train", "--resume", "a run", "--root", "moved", "--set", "engine=eager", "--device", "cpu")
     assert RunFolder("a run").read_recipe().data.root == "moved"
+    assert RunFolder("a run").read_recipe().engine == "eager"
     assert again.code == 0
     assert "resumed at step 3" in again.out
     whole, resumed = (RunFolder(folder).read_results() for folder in (finished / "tiny", "a run"))

@@ -98,6 +98,17 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(finished, tmp_path, monk
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_run_goes_on_with_another_engine(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(epochs=1, engine="graph"), tmp_path)
+    with pytest.raises(ValueError, match="did you mean 'eager'"):
+        train.resume(tmp_path, engine="eagr")
+    assert train.resume(tmp_path, engine="eager")["steps"] == 6
+    assert RunFolder(tmp_path).read_recipe().engine == "eager"
+
+
 def test_a_wish_that_arrives_twice_is_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 3, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)])

@@ -25,12 +25,14 @@ def train(
     """Train a network by a recipe.
 
     All that comes out of a run lies in its folder. Ctrl-C, a kill or a power cut cost a minute of work at most:
-    --resume goes on, and ends with the same weights (on a GPU to rounding).
+    --resume goes on, and ends with the same weights (on a GPU to rounding). It takes --set engine=… along, no other.
     """
     from .. import train as training
 
     if resume is not None:
-        _go_on(resume, "train", device, root, alone=not any((recipe, changes, out)))
+        engines = [change.removeprefix("engine=") for change in changes or () if change.startswith("engine=")]
+        alone = not any((recipe, out)) and len(changes or ()) == len(engines) < 2
+        _go_on(resume, "train", device, root, alone=alone, engine=engines[0] if engines else None)
         return
     if recipe is None:
         raise ValueError("name a recipe, or a run folder with --resume")
@@ -69,12 +71,15 @@ def fit(
     _print_results(results, folder)
 
 
-def _go_on(folder: Path, command: str, device: str, root: Path | None, *, alone: bool) -> None:
+def _go_on(
+    folder: Path, command: str, device: str, root: Path | None, *, alone: bool, engine: str | None = None
+) -> None:
     """Resume a run, with its data at `root` where that has moved; `alone`: nothing else was asked for."""
     from .. import train as training
 
     if not alone:
-        raise ValueError("a resumed run keeps its recipe and folder: leave out the recipe, --set and --out")
+        but = " (--set engine=… may stay)" if command == "train" else ""
+        raise ValueError(f"a resumed run keeps its recipe and folder: leave out the recipe, --set and --out{but}")
     offer_nearest(str(folder))
     kind = "fit" if isinstance(training.RunFolder(folder).read_recipe(), training.FitRecipe) else "train"
     if kind != command:
@@ -86,7 +91,7 @@ def _go_on(folder: Path, command: str, device: str, root: Path | None, *, alone:
         say(f"{folder} is finished{_outcome(results)}; there is nothing left to do")
         return
     results = _until_stopped(
-        folder, command, lambda: training.resume(folder, root=root, device=device, console=console)
+        folder, command, lambda: training.resume(folder, root=root, engine=engine, device=device, console=console)
     )
     _print_results(results, folder)
 

@@ -95,7 +95,7 @@ class GraphEngine:
             way, first = "compiled" if capture is None else "captured", error
             if capture is not None and isinstance(error.__context__, Exception):
                 first = error.__context__  # the end of a capture that failed fails, too
-            advice = "with engine=eager it is trained step by step"
+            advice = "with engine=eager it is trained step by step, from where it is if resumed"
             raise RuntimeError(f"steps of this network cannot be {way} ({brief(first)}); {advice}") from error
 
     def _make_capturable(self) -> None:

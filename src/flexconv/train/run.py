@@ -64,22 +64,28 @@ def resume(
     out: str | os.PathLike[str],
     *,
     root: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
     device: str = "auto",
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Go on with a run, or a fit, from its newest checkpoint that is whole. A finished one is left alone.
 
-    `root`: the folder of the data sets, where it is not the one that the run began with.
+    `root` and `engine`: the folder of the data sets, and the way of taking steps, where they are not those that the run
+    began with. A fit has no engine.
     """
     folder = RunFolder(out)
     recipe = folder.read_recipe()
     if folder.finished:
         return folder.read_results()
     if isinstance(recipe, FitRecipe):
+        if engine is not None:
+            raise ValueError(f"engine={engine!r} is for training; {folder.path} is a fit")
         recipe = recipe if root is None else replace(recipe, root=os.fspath(root))
         return run_fit(recipe, folder, device, console, new=False)
     if root is not None:
         recipe = replace(recipe, data=replace(recipe.data, root=os.fspath(root)))
+    if engine is not None:
+        recipe = replace(recipe, engine=engine)
     return _run(recipe, folder, device, console, plots=True)
 
 

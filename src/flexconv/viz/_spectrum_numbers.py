@@ -86,9 +86,7 @@ def decibels(density: np.ndarray, reference: float, floor: float) -> np.ndarray:
 @torch.no_grad()
 def limits(layer: FlexConvNd, *, mask: bool, cutoff: float) -> dict[str, list[float]]:
     """What every formula that knows the layer's generator gives, per axis."""
-    return {
-        name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in formulas_of(layer)
-    }
+    return {name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in formulas_of(layer)}
 
 
 def _kernel(layer: FlexConvNd, lines: Sequence[torch.Tensor], *, mask: bool) -> torch.Tensor:
