@@ -54,7 +54,7 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
             number that all axes share: Σ_l max_cd |W| + h max_cd |γ|, plus h / min_d σ_d for the mask, over 2π; above
             the exact one. "paper" is the printed formula, Σ_l max_c (max_d W + h min_d γ) plus h / max_d σ_d, over 2π:
             no bound, because a negative W is as high a frequency and a narrow envelope has a wide spectrum. For an
-            N-Jet all three are the one above.
+            N-Jet all three are the one at the top of this module.
 
     """
     if not isinstance(layer, FlexConvNd):
@@ -98,25 +98,25 @@ def alias_penalty(
 ) -> torch.Tensor:
     """Penalty on kernels above the Nyquist frequency of their grid, summed over all FlexConvs of a model → scalar.
 
-        "together":  weight · Σ_layers Σ_l Σ_d relu( f_ld − nyq_d / L )²
-        "summed":    weight · Σ_layers Σ_d relu( f_d − nyq_d )²,               f_d from `max_frequency`
+        "together":  weight · Σ_layers Σ_l relu( f_l − nyq / L )²
+        "summed":    weight · Σ_layers relu( f − nyq )²,              f from `max_frequency`
 
-    for L filters: each filter stays within its share of the limit, or all of them together do. f_ld of a filter is
+    for L filters: each filter stays within its share of the limit, or all of them together do. By "authors", f_l is
+    ( max_cd |W| + h max_cd |γ| + h / (L min_d σ_d) ) / 2π, the last only with the mask: one number for all axes, and
+    nyq is the lowest of their limits. By "exact", there is one per axis, max_c( |W| + h √(p + m_d/L) ) / 2π, and axes
+    add up. An N-Jet is one filter, with its one formula. Layers of the same shape are evaluated at once, and nothing
+    waits for the device.
 
-        "exact":     max_c( |W| + h √(p + m_d/L) ) / 2π
-        "authors":   ( max_cd |W| + h max_cd |γ| ) / 2π, the mask's share h / (L min_d σ_d) added inside: one number
-                     for all axes, against the lowest of their limits
-
-    Either keeps kernels below the limit. An N-Jet is one filter, with one formula whichever is named here. Layers of
-    the same shape are evaluated at once, and nothing waits for the device.
+    Where it is 0, `max_frequency` with the same `mask` is below the limit ("paper" aside, which is no bound).
 
     Arguments:
         weight: factor in front; 0.1 in the paper's runs.
         cutoff: how many standard deviations of an envelope's spectrum count.
         mask: count the mask (the paper's "f_FlexConv"), or the generator alone ("f_MAGNet", what it used most).
             Counted, it is also made wider, and a mask wider than the domain leaves a step at ±1 that nobody counts.
-        formula: as in `max_frequency`. The authors' is stricter, and networks trained with it are more accurate, at
-            their own resolution and at others (docs/differences-training.md); "exact" is for grids whose axes differ.
+        formula: as in `max_frequency`. The authors' is stricter; FlexNets trained with it on CIFAR-10 were more
+            accurate, there and at twice the resolution (docs/differences-training.md). The exact one is tighter,
+            the more the axes of a grid differ.
         missing: what to do with generators whose spectrum has no formula: "error", or "skip" them.
 
     """

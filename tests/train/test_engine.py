@@ -130,6 +130,17 @@ def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeyp
     assert used[2] != used[3] == used[4]
 
 
+def test_before_a_first_full_batch_there_are_no_windows_to_outgrow(tmp_path):
+    trainer = trainer_of(tmp_path)
+    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    windows._sent = windows._packed(), event
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "Event", lambda: event)
+        patch.setattr(torch, "empty", lambda *shape, **options: torch.zeros(*shape, dtype=options["dtype"]))
+        assert windows.still_fit()
+
+
 def test_bounds_of_many_layers_are_those_of_each(tmp_path):
     trainer = trainer_of(tmp_path)
     windows = RoomyWindows(trainer.model, trainer.optimizer)

@@ -89,6 +89,19 @@ def test_a_cross_resolution_recipe_runs(name):
     assert larger.stem.kernel_size == (recipe.target + 1, recipe.target + 1)
 
 
+def test_what_is_penalised_in_cross_resolution_recipes():
+    told = {"": "authors", "/exact": "exact", "/exact-mask": "exact, mask", "/exact-summed": "exact, summed"}
+    for variant, expected in told.items():
+        recipe = load_recipe(f"cross-resolution-cifar10{variant}")
+        extras = [
+            name for name, there in (("mask", recipe.alias.mask), ("summed", recipe.alias.method == "summed")) if there
+        ]
+        assert ", ".join([recipe.alias.formula, *extras]) == expected
+        assert recipe.crop == "taper"
+    imagenet = load_recipe("cross-resolution-imagenet/taper")
+    assert (imagenet.alias.formula, imagenet.crop) == ("authors", "taper")
+
+
 def test_every_pair_of_figure_5_is_there():
     pairs = {(s, t) for s in (16, 20) for t in (28, 30, 32, 34, 36)}
     for penalty, mask in (("f-magnet", False), ("f-flexconv", True)):

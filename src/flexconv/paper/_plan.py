@@ -33,7 +33,11 @@ _CROSS = "cross-resolution-cifar10"
 WANTED = (
     Wanted("a. CIFAR-10, FlexNet-7, 350 epochs", ("flexnet7-cifar10",), 3),
     Wanted("b. series", tuple(f"flextcn-{data}{variant}" for data in _SERIES for variant in ("", "/2-blocks"))),
-    Wanted("c. 16 → 32 pixels", (f"{_CROSS}/no-penalty", f"{_CROSS}/f-magnet", f"{_CROSS}/f-flexconv", _CROSS), 3),
+    Wanted(
+        "c. 16 → 32 pixels",
+        (f"{_CROSS}/no-penalty", f"{_CROSS}/f-magnet", f"{_CROSS}/f-flexconv", _CROSS, f"{_CROSS}/exact"),
+        3,
+    ),
     Wanted("d. Kodak", ("kodak", *(f"kodak/{variant}" for variant in _KODAK))),
     Wanted(
         "d. Figure 4",

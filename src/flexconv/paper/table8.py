@@ -21,7 +21,7 @@ TABLE = Table(
         Row("CIFARResNet-32", "0.52M", ("16.1 ± 0.0", "−11.6 ± 0.4", "27.7‡"), f"{_AT}/resnet32"),
         Row("FlexNet-5, N-Jets", "0.46M", ("15.7 ± 0.1", "−1.9 ± 0.4", _), f"{_AT}/njet"),
         Row("FlexNet-5, penalty f_MAGNet", "0.44M", ("14.9 ± 0.1", "−1.9 ± 1.7", "24.8‡"), _AT),
-        Row("ours: the same, tapered kernels", "0.44M", (_, _, _), f"{_AT}/taper", True),
+        Row("ours: the same, kernels with a taper", "0.44M", (_, _, _), f"{_AT}/taper", True),
     ),
     notes=("‡ not in the paper's table: from its authors' records.",),
 )

@@ -1,6 +1,6 @@
 """Kernel sizes for a captured step: windows with room to grow, watched without stopping the device.
 
-A graph holds windows as they were when it was captured. Every few steps the masks are sent to the host; nobody waits
+A graph has the windows of the steps that warmed up for it. Every few steps the masks are sent to the host; nobody waits
 for them, they are read when the next ones are sent. Until a mask may have left its window there is time to react.
 """
 

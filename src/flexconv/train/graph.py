@@ -1,8 +1,8 @@
 """A training step without the host: captured once as a CUDA graph, then replayed.
 
-The graph holds kernel sizes as they were when it was captured, with room to grow; when a mask has come near the edge of
-its window, or far from it, the step is captured anew. The first steps before a capture run one by one: they are real
-steps, and warm up what a capture may not.
+The graph holds kernel sizes as they were shortly before it was captured, with room to grow; when a mask has come near
+the edge of its window, or far from it, the step is captured anew. The first steps before a capture run one by one: they
+are real steps, and warm up what a capture may not.
 """
 
 from __future__ import annotations
