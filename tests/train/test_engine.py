@@ -295,9 +295,9 @@ NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2"]
 
 
 @gpu
-def test_steps_with_clipped_gradients_can_be_captured(tmp_path):
-    clipped = {"optim": {"lr": 0.02, "clip": 0.1}}
-    eager, graph = (losses_of(trainer_of(tmp_path / way, engine=way, **clipped)) for way in ("eager", "graph"))
+@pytest.mark.parametrize("optim", [{"lr": 0.02, "clip": 0.1}, {"lr": 0.02, "name": "sgd"}], ids=["clipped", "sgd"])
+def test_other_steps_can_be_captured(tmp_path, optim):
+    eager, graph = (losses_of(trainer_of(tmp_path / way, engine=way, optim=optim)) for way in ("eager", "graph"))
     assert graph[:10] == pytest.approx(eager[:10], rel=1e-3)
 
 

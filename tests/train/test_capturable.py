@@ -1,0 +1,88 @@
+"""What a CUDA graph may not hold: questions to the host. Seen without a GPU, in the operations of a step."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flexconv.bench._steps import noise
+from flexconv.nn._together import KernelsTogether
+from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
+from flexconv.train._roomy import RoomyWindows
+from flexconv.train.display import Display
+
+from .test_engine import NETWORKS
+
+QUESTIONS = {"_local_scalar_dense", "lift_fresh", "nonzero", "masked_select", "_unique2", "equal"}  # or new constants
+
+
+class Questions(TorchDispatchMode):
+    """Notes what a GPU would have to stop for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.asked += [name] * (name in QUESTIONS)
+        return func(*args, **(kwargs or {}))
+
+
+def asked_in_a_step(tmp_path, monkeypatch, tree, shape):
+    """Of the second step, as it is captured; the optimiser, which has a form for graphs on GPUs only, aside."""
+    recipe = build_recipe({"data": {"name": "digits"}, "batch_size": 8, **tree})
+    images = noise(shape, 16)
+    fabric, display = make_fabric(recipe, "cpu"), Display(None, epochs=1, steps_per_epoch=1)
+    trainer = Trainer(build_model(recipe, images), images, recipe, RunFolder(tmp_path), fabric, display)
+    monkeypatch.setattr(trainer.optimizer, "step", lambda *_, **__: None)
+    for group in trainer.optimizer.param_groups:
+        group["base_lr"] = recipe.optim.lr
+    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    trainer.forward_model.train()
+    questions = Questions()
+    for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
+        windows.hold()
+        kernels = KernelsTogether(trainer.model)
+        if number == 0:
+            with kernels.ahead():
+                trainer.engine.compute(batch, 0.5)
+        else:
+            with questions, kernels.ahead():
+                trainer.engine.compute(batch, 0.5)
+    return questions.asked
+
+
+def test_questions_are_noticed():
+    with Questions() as questions:
+        torch.ones(3).sum().item()
+        torch.tensor([1.0, 2.0])
+    assert questions.asked == ["_local_scalar_dense", "lift_fresh"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_network_asks_the_host(name, tmp_path, monkeypatch):
+    shape = (3, 64) if "tcn" in name else (3, 16, 16)
+    assert asked_in_a_step(tmp_path, monkeypatch, {"model": {"name": name}}, shape) == []
+
+
+@pytest.mark.parametrize("generator", ["gabor", "fourier", "siren", "nsiren", "mlp"])
+def test_no_generator_asks_the_host(generator, tmp_path, monkeypatch):
+    tree = {"model": {"name": "flexnet3", "generator": generator}}
+    assert asked_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"alias": {"mask": True}},
+        {"alias": {"formula": "exact", "mask": True, "method": "summed"}},
+        {"optim": {"clip": 0.1, "kernel_norm": 1e-4}},
+        {"optim": {"name": "sgd"}},
+        {"label_smoothing": 0.1},
+        {"precision": "bf16"},
+    ],
+    ids=str,
+)
+def test_no_setting_asks_the_host(tree, tmp_path, monkeypatch):
+    tree = {"model": {"name": "flexnet3"}, **tree}
+    assert asked_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
