@@ -1,8 +1,7 @@
-"""What a CUDA graph may not hold: questions to the host. Seen without a GPU, in the operations of a step."""
+"""No step of training asks the host for anything: a CUDA graph could not hold that."""
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexconv.bench._steps import noise
 from flexconv.nn._together import KernelsTogether
@@ -10,22 +9,8 @@ from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_f
 from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
 
+from ..host_questions import Questions
 from .test_engine import NETWORKS
-
-QUESTIONS = {"_local_scalar_dense", "lift_fresh", "nonzero", "masked_select", "_unique2", "equal"}  # or new constants
-
-
-class Questions(TorchDispatchMode):
-    """Notes what a GPU would have to stop for."""
-
-    def __init__(self):
-        super().__init__()
-        self.asked = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        self.asked += [name] * (name in QUESTIONS)
-        return func(*args, **(kwargs or {}))
 
 
 def asked_in_a_step(tmp_path, monkeypatch, tree, shape):

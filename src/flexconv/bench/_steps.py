@@ -21,10 +21,10 @@ _TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # masks as the au
 CASES = [
     ("FlexNet-7, batch 64", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 64}, (105.7, 350.8)),
     (
-        "… with the alias penalty",
+        "… with the exact alias penalty",
         {"name": "flexnet7"},
         (3, 32, 32),
-        {"batch_size": 64, "alias": {"formula": "exact"}},  # the dearer one
+        {"batch_size": 64, "alias": {"formula": "exact"}},
         (153.5, None),
     ),
     ("FlexNet-7, batch 512", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 512}, (None, 2173.8)),
