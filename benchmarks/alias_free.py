@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, alias_penalty, at_resolution
-from flexconv._bandwidth import dense_kernel, denser, energy_spectrum
 from flexconv.bench import measure
 from flexconv.bench._report import machine
 from flexconv.nn import MAGNet
 from flexconv.spectrum import FORMULAS, max_frequency, measured_bandwidth
+from flexconv.spectrum._bandwidth import dense_kernel, denser, energy_spectrum
 from flexconv.testing import _smooth_signal, resolution_error
 
 Layer = FlexConv1d | FlexConv2d

@@ -18,9 +18,9 @@ import torch
 from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports]
 
 from flexconv import train
+from flexconv._fast import fused_parts as parts
+from flexconv._fast.fused_fit import FusedSirenStep, FusedStep
 from flexconv.bench import measure
-from flexconv.train import _fused_parts as parts
-from flexconv.train._fused_fit import FusedSirenStep, FusedStep
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.fitting import _errors, _generator_maker
 from flexconv.train.recipe import FitRecipe

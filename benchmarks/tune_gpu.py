@@ -14,12 +14,12 @@ from collections.abc import Callable
 import torch
 from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports]
 
+from flexconv._fast.row_product_triton import IN_PIECES, WHOLE, Cut, launch
 from flexconv.bench import measure
 from flexconv.bench._timing import as_in_training
 from flexconv.ops._dft import make_plan, shortest_circle
 from flexconv.ops._dft_matrices import Points
 from flexconv.ops._dft_transform import _analyse, _synthesise
-from flexconv.ops._row_product_triton import IN_PIECES, WHOLE, Cut, launch
 
 CUDA = torch.device("cuda")
 SEQUENCES = [(32, 30, 16000, 16000), (32, 30, 16000, 2400), (64, 30, 8192, 8192), (16, 64, 5000, 5000)]

@@ -14,7 +14,7 @@ from flexconv.spectrum import max_frequency, measured_bandwidth, nyquist
 from flexconv.testing import resolution_error
 
 from .host_questions import Questions
-from .test_spectrum import CountOps
+from .spectrum.test_spectrum import CountOps
 
 LIMIT = nyquist(17)
 

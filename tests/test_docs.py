@@ -17,7 +17,7 @@ from markdown.extensions.toc import slugify
 
 from flexconv import cli, data
 from flexconv.train import build_recipe, list_recipes, load_recipe
-from flexconv.train._read import _yaml
+from flexconv.train._read import import_yaml
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -142,7 +142,7 @@ def test_commands_in_its_text_are_understood(page):
 @pytest.mark.parametrize("page", with_blocks("yaml"))
 def test_its_recipes_load(page):
     for block in blocks(page, "yaml"):
-        tree = _yaml().safe_load(block)
+        tree = import_yaml().safe_load(block)
         tree.pop("variants", None)
         build_recipe(tree)
 

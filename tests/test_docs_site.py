@@ -10,7 +10,7 @@ import re
 import pytest
 
 from flexconv import create_model
-from flexconv.train._read import _yaml
+from flexconv.train._read import import_yaml
 
 from .test_docs import DOCS, FENCE, PAGES, ROOT, hooks, read
 
@@ -26,7 +26,7 @@ def navigation(tree):
 
 @pytest.fixture(scope="module")
 def nav():
-    return list(navigation(_yaml().safe_load(read("mkdocs.yml"))["nav"]))
+    return list(navigation(import_yaml().safe_load(read("mkdocs.yml"))["nav"]))
 
 
 def test_every_page_is_in_the_navigation_once(nav):

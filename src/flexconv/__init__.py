@@ -16,9 +16,9 @@ from . import ops as ops
 from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
-from ._convert import convert as convert
-from ._convert_report import ConversionReport as ConversionReport
-from ._materialize import materialize as materialize
+from .convert import ConversionReport as ConversionReport
+from .convert import convert as convert
+from .materialize import materialize as materialize
 from .models import create_model as create_model
 from .models import from_pretrained as from_pretrained
 from .models import list_models as list_models

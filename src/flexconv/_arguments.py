@@ -8,6 +8,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from .errors import ArgumentError, ArgumentTypeError
+
 
 def as_int(value: Any) -> int | None:
     """A whole number of any kind (numpy's, say) as a plain int; None where it is none, or a bool."""
@@ -26,14 +28,14 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) 
     one = as_int(value)
     entries = value if one is None else (one,) * dims
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise TypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
+        raise ArgumentTypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
     values = [number for number in map(as_int, entries) if number is not None]
     if len(values) != len(entries):
-        raise TypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
+        raise ArgumentTypeError(f"{name} must be an int or {dims} ints, one per axis; got {value!r}")
     if len(values) != dims:
-        raise ValueError(f"{name} must have {dims} entries, one per axis; got {len(values)}: {value!r}")
+        raise ArgumentError(f"{name} must have {dims} entries, one per axis; got {len(values)}: {value!r}")
     if any(number < minimum for number in values):
-        raise ValueError(f"{name} must be at least {minimum}; got {value!r}")
+        raise ArgumentError(f"{name} must be at least {minimum}; got {value!r}")
     return tuple(values)
 
 
@@ -43,11 +45,11 @@ def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> lis
     try:
         values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number or {dims} of them, one per axis; got {value!r}") from None
+        raise ArgumentTypeError(f"{name} must be a number or {dims} of them, one per axis; got {value!r}") from None
     if len(values) != dims:
-        raise ValueError(f"{name} must be a number or have {dims} entries, one per axis; got {value!r}")
+        raise ArgumentError(f"{name} must be a number or have {dims} entries, one per axis; got {value!r}")
     if not all(map(math.isfinite, values)):
-        raise ValueError(f"{name} must be finite; got {value!r}")
+        raise ArgumentError(f"{name} must be finite; got {value!r}")
     return values
 
 
@@ -56,9 +58,9 @@ def positive(name: str, value: float) -> float:
     try:
         finite = math.isfinite(value)
     except TypeError:
-        raise TypeError(f"{name} must be a number; got {value!r}") from None
+        raise ArgumentTypeError(f"{name} must be a number; got {value!r}") from None
     if not (finite and value > 0):
-        raise ValueError(f"{name} must be positive; got {value}")
+        raise ArgumentError(f"{name} must be positive; got {value}")
     return float(value)
 
 
@@ -66,9 +68,9 @@ def positive_int(name: str, value: int) -> int:
     """`value` as a plain int where it is a whole number of at least 1."""
     number = as_int(value)
     if number is None:
-        raise TypeError(f"{name} must be an int; got {value!r}")
+        raise ArgumentTypeError(f"{name} must be an int; got {value!r}")
     if number < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}")
+        raise ArgumentError(f"{name} must be at least 1; got {value}")
     return number
 
 
@@ -78,4 +80,4 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(str(name).lower(), spelled, n=1)
     hint = f"; did you mean {spelled[near[0]]!r}?" if near else ""
-    raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(map(repr, known))}{hint}")
+    raise ArgumentError(f"unknown {what} {name!r}: choose one of {', '.join(map(repr, known))}{hint}")

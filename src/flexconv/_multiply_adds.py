@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from .export import trained_size
 from .models import Model
-from .nn._conv import FlexConvNd
+from .nn import FlexConvNd
 
 Counted = FlexConvNd | nn.Conv1d | nn.Conv2d | nn.Conv3d | _ConvTransposeNd | nn.Linear
 

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ._bandwidth import uncropped
-from .nn._conv import FlexConvNd
-from .nn._grid import Axis, Window, mesh
+from .errors import ArgumentError, ArgumentTypeError
+from .nn import Axis, FlexConvNd, TapRange, mesh
+from .spectrum import uncropped
 
 
 class Steps(NamedTuple):
     """A kernel in the making, on the whole grid k of the layer; numpy arrays."""
 
     axes: tuple[Axis, ...]
-    taps: tuple[Window, ...]  # what the current size covers
+    taps: tuple[TapRange, ...]  # what the current size covers
     generated: np.ndarray  # [out, in/groups, *k]
     window: np.ndarray | None  # [*k], before cropping
     product: np.ndarray  # [out, in/groups, *k]
@@ -29,26 +29,28 @@ def check_layer(layer: object, function: str) -> FlexConvNd:
     """The layer itself, where it is one that can be drawn."""
     if isinstance(layer, FlexConvNd):
         if layer._like().is_meta:
-            raise ValueError(f"{function}: the layer is on the meta device and has no values to draw; materialise it")
+            raise ArgumentError(
+                f"{function}: the layer is on the meta device and has no values to draw; materialise it"
+            )
         return layer
     hint = ""
     if isinstance(layer, nn.Module):
         inside = [name for name, module in layer.named_modules() if isinstance(module, FlexConvNd)]
         hint = f"; it contains some, such as model.get_submodule({inside[0]!r})" if inside else ""
-    raise TypeError(f"{function} wants a FlexConv layer; got {type(layer).__name__}{hint}")
+    raise ArgumentTypeError(f"{function} wants a FlexConv layer; got {type(layer).__name__}{hint}")
 
 
 def flexconvs(model: object, function: str) -> dict[str, FlexConvNd]:
     """The FlexConvs of a model by name, in the model's order; a layer alone goes by its class."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{function} wants a model (torch.nn.Module); got {type(model).__name__}")
+        raise ArgumentTypeError(f"{function} wants a model (torch.nn.Module); got {type(model).__name__}")
     layers = {name or type(m).__name__: m for name, m in model.named_modules() if isinstance(m, FlexConvNd)}
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no FlexConv layer: {function} has nothing to draw")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: {function} has nothing to draw")
     return {name: check_layer(layer, function) for name, layer in layers.items()}
 
 
-def kept_taps(layer: FlexConvNd) -> tuple[Window, ...]:
+def kept_taps(layer: FlexConvNd) -> tuple[TapRange, ...]:
     """The taps that the layer's current size covers, per axis."""
     layer._follow()
     return layer._extent.taps

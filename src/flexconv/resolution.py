@@ -26,10 +26,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._arguments import positive, unknown_name
-from .nn._conv import FlexConvNd
-from .nn._extent import Extent
-from .nn._grid import Axis
-from .ops._geometry import Padding
+from .errors import ArgumentError, ArgumentTypeError
+from .nn import Axis, Extent, FlexConvNd
+from .ops import Padding
 
 CROPS = ("taper", "hard")
 
@@ -61,7 +60,7 @@ def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = 
         unknown_name("crop", crop, CROPS)
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no FlexConv layer: nothing in it follows a resolution")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: nothing in it follows a resolution")
     for layer in layers:
         _scales(scale, layer.dims)  # refuse before the work begins
     shared = {} if copy else {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
@@ -85,14 +84,14 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
     ones come back.
     """
     if isinstance(batches, torch.Tensor):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"recalibrate_batchnorm wants a list of batches; got one tensor of shape {tuple(batches.shape)}: write "
             f"[tensor] if that is a batch"
         )
     named = measurable_norms(model)
     norms = list(named.values())
     if not norms:
-        raise ValueError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
+        raise ArgumentError(f"{type(model).__name__} has no batch norm with running statistics: nothing to recalibrate")
     modes = [(module, module.training) for module in model.modules()]
     momenta = [norm.momentum for norm in norms]
     before = [copying.deepcopy(dict(norm.named_buffers())) for norm in norms]
@@ -106,10 +105,10 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
         for count, batch in enumerate(batches, start=1):  # noqa: B007
             model(batch if isinstance(batch, torch.Tensor) else batch[0])
         if not count:
-            raise ValueError("recalibrate_batchnorm needs at least one batch; got none")
+            raise ArgumentError("recalibrate_batchnorm needs at least one batch; got none")
         for name, norm in named.items():
             if not all(statistics.isfinite().all() for statistics in norm.buffers()):
-                raise ValueError(
+                raise ArgumentError(
                     f"the statistics of {name or type(norm).__name__} over {count} batches are not finite: look for "
                     f"NaN or infinity in the batches"
                 )
@@ -134,9 +133,11 @@ def measurable_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 def _scales(scale: float | Sequence[float], dims: int) -> list[float]:
     values = list(scale) if isinstance(scale, Sequence) and not isinstance(scale, str) else [scale] * dims
     if not all(isinstance(value, Real) for value in values):
-        raise TypeError(f"scale must be a number, or one per axis; got {scale!r}")
+        raise ArgumentTypeError(f"scale must be a number, or one per axis; got {scale!r}")
     if len(values) != dims:
-        raise ValueError(f"scale needs one number, or one for each of the {dims} axes of a {dims}D layer; got {scale}")
+        raise ArgumentError(
+            f"scale needs one number, or one for each of the {dims} axes of a {dims}D layer; got {scale}"
+        )
     return [positive("scale", value) for value in values]  # type: ignore[arg-type]
 
 

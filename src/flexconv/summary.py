@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ._multiply_adds import multiply_adds, usual_input
-from .nn import refresh_extents
-from .nn._conv import FlexConvNd
+from .errors import ArgumentError
+from .nn import FlexConvNd, refresh_extents
 from .spectrum import max_frequency
 
 
@@ -49,7 +49,7 @@ def summarize(model: nn.Module, *, input_shape: Sequence[int] | None = None) -> 
     """
     sizes = refresh_extents(model)
     if not sizes:
-        raise ValueError(f"{type(model).__name__} has no FlexConv layer: there are no learned sizes to show")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there are no learned sizes to show")
     shape = usual_input(model) if input_shape is None else input_shape
     work = {} if shape is None else multiply_adds(model, shape)
     total = sum(work.values())

@@ -12,8 +12,8 @@ from fractions import Fraction
 import torch
 from torch import nn
 
-from .nn import Streaming
-from .nn._conv import FlexConvNd
+from .errors import ArgumentError
+from .nn import FlexConvNd, Streaming
 from .resolution import at_resolution
 
 FEWEST_SHARED = 4  # samples per axis at which two resolutions are compared: the first is on the border, where all is 0
@@ -53,7 +53,9 @@ def assert_translation_equivariant(
     expected = torch.roll(model(x), tuple(shift), axes)
     inner = (..., *(slice(margin + abs(s), size - margin - abs(s)) for s, size in zip(shift, x.shape[2:], strict=True)))
     if not expected[inner].numel():
-        raise ValueError(f"margin {margin} and shift {tuple(shift)} leave nothing to compare of {tuple(x.shape[2:])}")
+        raise ArgumentError(
+            f"margin {margin} and shift {tuple(shift)} leave nothing to compare of {tuple(x.shape[2:])}"
+        )
     _assert_close(
         moved[inner], expected[inner], rtol, f"shifting the input by {tuple(shift)} does not shift the output"
     )
@@ -115,7 +117,7 @@ def resolution_error(
     a ratio of small whole numbers, such as 2, 0.5 or 1.75.
     """
     if any(stride != 1 for stride in layer.stride) or layer.padding_mode != "zeros":
-        raise ValueError("resolution_error compares sample by sample: it wants stride 1 and padding_mode 'zeros'")
+        raise ArgumentError("resolution_error compares sample by sample: it wants stride 1 and padding_mode 'zeros'")
     ratios = [
         Fraction(s).limit_denominator(64) for s in (scale if isinstance(scale, Sequence) else [scale] * layer.dims)
     ]

@@ -76,7 +76,7 @@ def test_tensors_too_large_for_the_kernel_are_noticed():
 @pytest.mark.parametrize("conjugate", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_triton_kernel_is_its_twin(shape, conjugate, dtype):
-    launch = pytest.importorskip("flexconv.ops._complex_product_triton").launch
+    launch = pytest.importorskip("flexconv._fast.complex_product_triton").launch
     a, b = operands(shape, dtype, DEVICE)
     c = a.new_full((2, *a.shape[1:4], b.shape[-1]), torch.nan)
     launch(a, b, c, conjugate)

@@ -33,7 +33,7 @@ def test_ends_may_be_anywhere(shape):
 @pytest.mark.parametrize("shape", SHAPES + (LARGE if DEVICE == "cuda" else []), ids=str)
 @pytest.mark.parametrize("pieces", [False, True])
 def test_the_triton_kernel_is_its_twin(pieces, shape, dtype):
-    triton_form = pytest.importorskip("flexconv.ops._row_product_triton")
+    triton_form = pytest.importorskip("flexconv._fast.row_product_triton")
     rows, terms, width, length, wanted = shape
     x = torch.randn(300 if DEVICE == "cuda" else 3, length, device=DEVICE).to(dtype)
     stored = torch.randn(terms, rows, device=DEVICE).to(dtype)

@@ -14,9 +14,9 @@ from flexconv.ops import _rates_cpu, _rates_cuda, conv1d, conv2d
 from flexconv.ops._circular import _correlate, _opaque
 from flexconv.ops._dft import make_plan
 from flexconv.ops._dft_matrices import shapes
+from flexconv.ops._factored import Alike, LowRank
 from flexconv.ops._fft import circular_sizes, fast_length
 from flexconv.ops._geometry import Geometry
-from flexconv.ops._low_rank import Alike, LowRank
 from flexconv.ops._select import Prices, _pick, cheapest, estimates, landmark, pick, precision
 from flexconv.ops._work import WORK, Problem, _multiplications, dft_work
 from tests.conftest import relative_error

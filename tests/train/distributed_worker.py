@@ -17,7 +17,7 @@ from lightning.fabric import Fabric  # noqa: E402
 from torch._inductor import config  # noqa: E402
 
 from flexconv import data, train  # noqa: E402
-from flexconv.nn._together import KernelsTogether  # noqa: E402
+from flexconv._fast.kernel_batch import KernelsTogether  # noqa: E402
 from flexconv.train import build_model, leave_processes, make_fabric  # noqa: E402
 from flexconv.train.display import Display  # noqa: E402
 from flexconv.train.sync_norm import synchronise_norms  # noqa: E402

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from flexconv._fast.capture_windows import RoomyWindows
+from flexconv._fast.kernel_batch import KernelsTogether
 from flexconv.bench._steps import noise
-from flexconv.nn._together import KernelsTogether
 from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
-from flexconv.train._roomy import RoomyWindows
 from flexconv.train.display import Display
 
 from ..host_questions import Questions

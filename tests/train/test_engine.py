@@ -11,13 +11,14 @@ from rich.console import Console
 from torch import nn
 
 from flexconv import train
+from flexconv._fast import capture as graph
+from flexconv._fast.capture import GraphEngine
+from flexconv._fast.capture_windows import RoomyWindows
 from flexconv.bench._steps import noise
 from flexconv.nn import GaussianMask
-from flexconv.train import RunFolder, build_model, build_recipe, graph, load_data, loop, make_fabric
-from flexconv.train._roomy import RoomyWindows
+from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine, fastest
-from flexconv.train.graph import GraphEngine
 
 from .tiny import tiny_recipe
 

@@ -5,6 +5,8 @@ from ._ceilings import measure_ceilings as measure_ceilings
 from ._layers import bench_layers as bench_layers
 from ._ops import bench_ops as bench_ops
 from ._report import Report as Report
+from ._report import check_name as check_name
+from ._report import machine as machine
 from ._report import write_report as write_report
 from ._steps import bench_steps as bench_steps
 from ._timing import Timing as Timing

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from .. import FlexConv1d, FlexConv2d, GaussianMask
-from .._regions import compiled_regions
-from ..nn._together import KernelsTogether
+from .._fast.kernel_batch import KernelsTogether
+from .._fast.regions import compiled_regions
 from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import __version__
-from ..models._files import write_atomically
+from .._files import write_atomically
+from ..errors import ArgumentError, MissingFileError
 from ._ceilings import Ceilings
 
 Row = dict[str, Any]
@@ -57,9 +58,9 @@ def write_report(report: Report, path: Path) -> None:
 def check_name(path: Path) -> None:
     """Refuse a file that no report can be written to, before anything is measured."""
     if path.suffix not in (".json", ".md"):
-        raise ValueError(f"a report is written as .json or .md; got {path.name!r}")
+        raise ArgumentError(f"a report is written as .json or .md; got {path.name!r}")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+        raise MissingFileError(f"there is no folder {path.parent} to write {path.name} to")
 
 
 def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Iterable[Row]) -> list[str]:

@@ -29,8 +29,16 @@ def bench(
     """How fast convolutions, layers and training are here."""
     import torch
 
-    from ..bench import Report, bench_layers, bench_ops, bench_steps, measure_ceilings, write_report
-    from ..bench._report import check_name, machine
+    from ..bench import (
+        Report,
+        bench_layers,
+        bench_ops,
+        bench_steps,
+        check_name,
+        machine,
+        measure_ceilings,
+        write_report,
+    )
 
     for table in tables or ():
         if table not in TABLES:

@@ -18,6 +18,7 @@ except ImportError as error:
     raise SystemExit(f'the flexconv command needs {error.name}: pip install "flexconv[train]"') from error
 
 from .._arguments import unknown_name
+from ..errors import ArgumentError
 
 WIDE = 10_000  # columns of what is no terminal: nothing is wrapped there
 DEVICES = ("auto", "cpu", "cuda")
@@ -33,7 +34,7 @@ def _check_device(name: str) -> str:
         import torch
 
         if not torch.cuda.is_available():
-            raise ValueError("there is no GPU here that torch can use: leave --device out, or say --device cpu")
+            raise ArgumentError("there is no GPU here that torch can use: leave --device out, or say --device cpu")
     return name
 
 

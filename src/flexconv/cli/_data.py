@@ -17,7 +17,7 @@ def ls(
 ) -> None:
     """What data sets there are, and which of them are here."""
     from .. import data as datasets
-    from ..data._files import described_root
+    from ..data import described_root
 
     found = [
         datasets.status(each, root=root, verify=check)

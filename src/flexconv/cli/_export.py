@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import Root, print_table, say
 from ._model import ModelName, Scorer, load_model, load_with_data, part_of
 from ._resample import sizes
@@ -35,16 +36,16 @@ def export(
     The file is read again and compared with the model.
     """
     from .. import export as exporting
-    from ..export._export import SUFFIXES, format_of
+    from ..export import SUFFIXES, format_of
 
     format = format_of(out or "", format)  # noqa: A001
     if int8 and format != "onnx":
-        raise ValueError(f"--int8 is for --format onnx; got --format {format}")
+        raise ArgumentError(f"--int8 is for --format onnx; got --format {format}")
     if test and resolution is not None:
-        raise ValueError("--test tests at the resolution of the training: leave out --resolution, or --test")
+        raise ArgumentError("--test tests at the resolution of the training: leave out --resolution, or --test")
     network, recipe, data = load_with_data(model, None, root) if test else (*load_model(model), None)
     if data is not None and data.train.lengths is not None:
-        raise ValueError(f"{data.name} has series of unequal length, which no exported file takes: leave out --test")
+        raise ArgumentError(f"{data.name} has series of unequal length, which no exported file takes: leave out --test")
     scale = None if resolution is None else _scale(network, model, resolution)
     name = Path(model).resolve().name + SUFFIXES[format]
     report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8, rtol=rtol)
@@ -65,5 +66,7 @@ def _scale(network: Model, name: str, resolution: str) -> list[float]:
 
     before = trained_size(network)
     if before is None:
-        raise ValueError(f"{name} does not say what resolution it was trained at: --resolution has no place to start")
+        raise ArgumentError(
+            f"{name} does not say what resolution it was trained at: --resolution has no place to start"
+        )
     return [new / old for new, old in zip(sizes(resolution, len(before), "--resolution"), before, strict=True)]

@@ -88,7 +88,7 @@ def _numbers(values: Sequence[float] | None, digits: int) -> str:
 
 def _draw(model: Model, folder: Path) -> None:
     from .. import viz
-    from ..nn._conv import FlexConvNd
+    from ..nn import FlexConvNd
 
     folder.mkdir(parents=True, exist_ok=True)
     viz.plot_masks(model).savefig(folder / "masks.png")

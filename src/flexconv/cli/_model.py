@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._arguments import unknown_name
+from ..errors import ArgumentError, MissingFileError
 from ._common import say
 
 if TYPE_CHECKING:
@@ -38,11 +39,10 @@ BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of 
 
 def load_model(name: str) -> tuple[Model, Recipe | None]:
     """A model by run folder, weights folder or name; with its recipe where that is known."""
-    from ..models import from_pretrained
-    from ..models._pretrained import CONFIG, SHIPPED, list_pretrained
+    from ..models import CONFIG, from_pretrained, list_pretrained, pretrained_folder
     from ..train import FitRecipe, RunError, RunFolder
 
-    run = RunFolder(SHIPPED / name if name in list_pretrained() else name)
+    run = RunFolder(pretrained_folder(name) if name in list_pretrained() else name)
     if not run.exists:
         offer_nearest(name)
         return from_pretrained(name), None
@@ -65,7 +65,7 @@ def offer_nearest(name: str) -> None:
         return
     near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir() if p.is_dir()], n=1)
     if near:
-        raise FileNotFoundError(f"there is no {name}; did you mean {path.parent / near[0]}?")
+        raise MissingFileError(f"there is no {name}; did you mean {path.parent / near[0]}?")
 
 
 def load_with_data(
@@ -86,18 +86,18 @@ def load_with_data(
 
 def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
     """["path=photos", "image_size=32"] → {"path": "photos", "image_size": 32}; values are read as those of --set."""
-    from ..data._load import check_options
-    from ..train._read import parse_override
+    from ..data import check_options
+    from ..train import parse_override
 
     if data is None and options:
-        raise ValueError(
+        raise ArgumentError(
             f"--data-option {options[0]} is for the set in --data, as in --data folder --data-option path=photos; "
             "data that a run was trained on is looked for below --root"
         )
     given = {}
     for option in options:
         if not re.match(r"\w+=", option):
-            raise ValueError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
+            raise ArgumentError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
         given |= parse_override(option)
     if data is not None:
         check_options(data, given)  # here too: `root` and the like would be taken for arguments of `load`
@@ -109,7 +109,7 @@ def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSpli
     from ..train import load_data
 
     if recipe is None:
-        raise ValueError(f"{name} does not say what data it was trained on: add --data NAME")
+        raise ArgumentError(f"{name} does not say what data it was trained on: add --data NAME")
     settings = recipe.data if root is None else replace(recipe.data, root=str(root))
     return load_data(replace(recipe, data=settings))
 
@@ -118,7 +118,7 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     """A data set for a network that was made for another: standardised as that, images brought to its size."""
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
-        raise ValueError(f"{splits.name} has {splits.num_classes} classes, the network {classes}")
+        raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, the network {classes}")
     if model.inputs is not None:
         splits = _standardised(splits, model.inputs)
     size = model.config.get("image_size")
@@ -141,9 +141,9 @@ def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
 
     if inputs.mfcc_rate not in (None, rate := splits.train.mfcc_rate):
         here = "no MFCCs (--data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
-        raise ValueError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
+        raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
     if splits.in_channels != len(inputs.mean):
-        raise ValueError(f"{splits.name} has {splits.in_channels} channels, the network {len(inputs.mean)}")
+        raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, the network {len(inputs.mean)}")
     if splits.class_names != inputs.classes:
         ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
         say(f"note: classes are compared by their order, {ours} here and {theirs} in training")
@@ -159,7 +159,7 @@ def part_of(splits: DataSplits, part: str) -> Split:
         unknown_name("part", part, PARTS)
     split = getattr(splits, part)
     if split is None:
-        raise ValueError(f"{splits.name} has no {part} part here")
+        raise ArgumentError(f"{splits.name} has no {part} part here")
     return split
 
 

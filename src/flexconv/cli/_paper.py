@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import Changes, Device, Root, console, print_table, say
 
 if TYPE_CHECKING:
-    from ..paper import Item, Ledger
+    from reproduction import Item, Ledger
 
 Results = Annotated[Path, typer.Option(help="Folder of the logs.")]
 
@@ -35,13 +36,13 @@ def paper(
 
     Alone it lists them and says what was run.
     """
-    from ..paper import Ledger, items
+    from reproduction import Ledger, items
 
     if name is None and (start or smoke or markdown or out is not None):
-        raise ValueError("name a table or figure, such as table3, or all")
+        raise ArgumentError("name a table or figure, such as table3, or all")
     for option, value in {"--seeds": seeds, "--limit": limit, "--set": changes}.items():
         if value is not None and not start:
-            raise ValueError(f"{option} needs --run")
+            raise ArgumentError(f"{option} needs --run")
     if root is not None:
         os.environ["FLEXCONV_DATA"] = str(root)  # not by recipe: logs are for other machines too
     chosen = items(name)
@@ -71,8 +72,9 @@ def ship(
     Weights, config, recipe, results and a model card go into one folder, by default of this package: then
     from_pretrained and `flexconv eval` know the name.
     """
-    from .. import paper as papers
-    from ..models._pretrained import SHIPPED
+    import reproduction as papers
+
+    from ..models import SHIPPED
 
     say(str(papers.ship(run, name, into=SHIPPED if into is None else into, licence=licence)))
 
@@ -83,7 +85,7 @@ def _list(items: list[Item], ledger: Ledger) -> None:
 
 
 def _print(items: list[Item], ledger: Ledger, *, markdown: bool, whole: bool, out: Path | None) -> None:
-    from ..paper._page import item_markdown, page
+    from reproduction._page import item_markdown, page
 
     for item in items:
         if out is not None:
@@ -112,7 +114,7 @@ def _print_item(item: Item, ledger: Ledger) -> None:
 
 
 def _print_plan(ledger: Ledger) -> None:
-    from ..paper._plan import plan, to_ship
+    from reproduction._plan import plan, to_ship
 
     for title, runs in plan(ledger):
         say(f"{title}: {len(runs)} missing")
@@ -124,7 +126,7 @@ def _print_plan(ledger: Ledger) -> None:
 
 
 def _smoke(items: list[Item]) -> None:
-    from ..paper._smoke import smoke
+    from reproduction._smoke import smoke
 
     with tempfile.TemporaryDirectory() as folder:
         smoke(items, Path(folder), say=say)
@@ -133,7 +135,7 @@ def _smoke(items: list[Item]) -> None:
 def _start(
     items: list[Item], ledger: Ledger, seeds: list[int] | None, changes: list[str], limit: float | None, device: str
 ) -> None:
-    from ..paper._work import do
+    from reproduction._work import do
 
     jobs = list({(job.name, job.seed): job for item in items for job in item.jobs(ledger, seeds)}.values())
     outcome = do(jobs, ledger, device=device, changes=changes, limit=limit, console=console)
@@ -146,5 +148,5 @@ def _numbers(text: str | None) -> list[int] | None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--seeds wants numbers such as 0,1,2; got {text!r}")
+        raise ArgumentError(f"--seeds wants numbers such as 0,1,2; got {text!r}")
     return [int(part) for part in parts]

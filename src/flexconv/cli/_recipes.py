@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import Changes, print_table, say
 
 
@@ -15,20 +16,19 @@ def recipes(
     variants: Annotated[bool, typer.Option("--all", help="List the variants too.")] = False,
 ) -> None:
     """List the recipes, or print one."""
-    from ..train import list_recipes, load_recipe
-    from ..train._read import _yaml, plain
+    from ..train import import_yaml, list_recipes, load_recipe, plain
     from ..train.folder import _lists
 
     known = list_recipes()
     if name is not None:
         tree = _lists(plain(load_recipe(name, changes or [])))
-        say(_yaml().safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000).rstrip())
+        say(import_yaml().safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000).rstrip())
         for other, about in known.items():
             if other.startswith(f"{name}/"):
                 say(f"# {other}: {about}")
         return
     if changes:
-        raise ValueError("--set changes one recipe: name it")
+        raise ArgumentError("--set changes one recipe: name it")
     if variants:
         print_table(("recipe", "about"), list(known.items()))
         return

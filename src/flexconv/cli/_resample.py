@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import Device, Root, print_table, say
 from ._model import BatchSize, DataName, DataOptions, ModelName, Scorer, load_with_data, part_of
 
@@ -42,7 +43,7 @@ def resample(
     network = at_resolution(network, [new / old for new, old in zip(after, before, strict=True)], crop=crop)
     if recalibrate:
         if splits.train.lengths is not None:
-            raise ValueError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
+            raise ArgumentError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
         augment = None if recipe is None else recipe.data.augmentation  # as when norms were trained
         batches = _batches_at(after, splits, "train", scorer, network, shuffle=True, augment=augment)
         recalibrate_batchnorm(network.to(scorer.device), islice(batches, recalibrate))
@@ -62,7 +63,7 @@ def sizes(text: str, axes: int, option: str) -> tuple[int, ...]:
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
         per_axis = " or one per axis such as 48x64" if axes > 1 else ""
-        raise ValueError(f"{option} wants a number of samples such as 64{per_axis}; got {text!r}")
+        raise ArgumentError(f"{option} wants a number of samples such as 64{per_axis}; got {text!r}")
     return tuple(int(part) for part in parts) * (axes if len(parts) == 1 else 1)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import Changes, Device, OutFolder, Root, Stopped, console, say
 from ._model import offer_nearest
 
@@ -35,10 +36,10 @@ def train(
         _go_on(resume, "train", device, root, alone=alone, engine=engines[0] if engines else None)
         return
     if recipe is None:
-        raise ValueError("name a recipe, or a run folder with --resume")
+        raise ArgumentError("name a recipe, or a run folder with --resume")
     loaded = training.load_recipe(recipe, [*(changes or []), *([{"data": {"root": str(root)}}] if root else [])])
     if isinstance(loaded, training.FitRecipe):
-        raise ValueError(f"{recipe} fits a function: flexconv fit {recipe}")
+        raise ArgumentError(f"{recipe} fits a function: flexconv fit {recipe}")
     folder = out or training.default_folder(recipe)
     results = _until_stopped(folder, "train", lambda: training.train(loaded, folder, device=device, console=console))
     _print_results(results, folder)
@@ -62,10 +63,10 @@ def fit(
         _go_on(resume, "fit", device, root, alone=not any((recipe, changes, out)))
         return
     if recipe is None:
-        raise ValueError("name a recipe, or a run folder with --resume")
+        raise ArgumentError("name a recipe, or a run folder with --resume")
     loaded = training.load_recipe(recipe, [*(changes or []), *([{"root": str(root)}] if root else [])])
     if not isinstance(loaded, training.FitRecipe):
-        raise ValueError(f"{recipe} trains a network: flexconv train {recipe}")
+        raise ArgumentError(f"{recipe} trains a network: flexconv train {recipe}")
     folder = out or training.default_folder(recipe)
     results = _until_stopped(folder, "fit", lambda: training.fit(loaded, folder, device=device, console=console))
     _print_results(results, folder)
@@ -79,11 +80,11 @@ def _go_on(
 
     if not alone:
         but = " (--set engine=… may stay)" if command == "train" else ""
-        raise ValueError(f"a resumed run keeps its recipe and folder: leave out the recipe, --set and --out{but}")
+        raise ArgumentError(f"a resumed run keeps its recipe and folder: leave out the recipe, --set and --out{but}")
     offer_nearest(str(folder))
     kind = "fit" if isinstance(training.RunFolder(folder).read_recipe(), training.FitRecipe) else "train"
     if kind != command:
-        raise ValueError(
+        raise ArgumentError(
             f"{folder} is no run of flexconv {command}: flexconv {kind} --resume {shlex.quote(str(folder))}"
         )
     if training.RunFolder(folder).finished:

@@ -10,15 +10,19 @@
 
 from ._batches import Batch, DeviceBatches
 from ._dataset import Dataset, Download
-from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root
-from ._load import load
-from ._mfcc import mfcc
+from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root, described_root
+from ._load import check_options, load
+from ._mfcc import N_MFCC, channelwise_mfcc, mfcc
+from ._pictures import import_pillow, read_picture
+from ._recordings import FULL_SCALE
 from ._registry import dataset, list_datasets, options
 from ._resize import resize_images
 from ._splits import DataSplits, MappedRows, Samples, Split
 from ._status import Status, fetch, status
 
 __all__ = [
+    "FULL_SCALE",
+    "N_MFCC",
     "Batch",
     "DamagedDataError",
     "DataError",
@@ -32,13 +36,18 @@ __all__ = [
     "Samples",
     "Split",
     "Status",
+    "channelwise_mfcc",
+    "check_options",
     "data_root",
     "dataset",
+    "described_root",
     "fetch",
+    "import_pillow",
     "list_datasets",
     "load",
     "mfcc",
     "options",
+    "read_picture",
     "resize_images",
     "status",
 ]

@@ -13,7 +13,8 @@ from typing import TypeVar
 import torch
 
 from .._arguments import positive_int, unknown_name
-from .._regions import Region, compiled_regions
+from .._fast.regions import Region, compiled_regions
+from ..errors import ArgumentError, ArgumentTypeError
 from ._augment import AUGMENTATIONS, augmentation_bits, crop_flip
 from ._random import shuffled
 from ._resize import resize_images
@@ -67,20 +68,22 @@ class DeviceBatches:
         self.batch_size = positive_int("batch_size", batch_size)
         self.world_size = positive_int("world_size", world_size)
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie between 0 and world_size − 1 = {world_size - 1}; got {rank}")
+            raise ArgumentError(f"rank must lie between 0 and world_size − 1 = {world_size - 1}; got {rank}")
         if batch_size < world_size:
-            raise ValueError(f"batch_size must be at least world_size = {world_size}, a sample each; got {batch_size}")
+            raise ArgumentError(
+                f"batch_size must be at least world_size = {world_size}, a sample each; got {batch_size}"
+            )
         if augment is not None and augment not in AUGMENTATIONS:
             unknown_name("augmentation", augment, AUGMENTATIONS)
         if augment is not None and len(split.inputs.shape) != 4 and split.layout is None:
-            raise ValueError(
+            raise ArgumentError(
                 f"augment={augment!r} is for images [N, C, H, W], and series with a layout of them; "
                 f"got {list(split.inputs.shape)} without one"
             )
         if not dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating-point one; got {dtype}")
+            raise ArgumentTypeError(f"dtype must be a floating-point one; got {dtype}")
         if len(split) == 0 or (drop_last and len(split) < batch_size):
-            raise ValueError(f"no batch: {len(split)} samples, batch_size={batch_size}, drop_last={drop_last}")
+            raise ArgumentError(f"no batch: {len(split)} samples, batch_size={batch_size}, drop_last={drop_last}")
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.device, self.dtype = torch.device(device), dtype
         self.seed, self.epoch, self.rank, self.compiled = seed, epoch, rank, compiled
@@ -103,7 +106,7 @@ class DeviceBatches:
     def iterate(self, *, epoch: int | None = None, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on."""
         if not 0 <= start <= len(self):
-            raise ValueError(f"start must lie between 0 and the number of batches {len(self)}; got {start}")
+            raise ArgumentError(f"start must lie between 0 and the number of batches {len(self)}; got {start}")
         epoch = self.epoch if epoch is None else epoch
         return self._run(epoch, start)
 

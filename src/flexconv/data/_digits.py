@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..errors import MissingPackageError
 from ._dataset import Dataset, Source
 from ._holdout import stratified_holdout
 from ._layout import PixelsAsSteps
@@ -28,7 +29,7 @@ def _source(*, layout: PixelsAsSteps | None) -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError('the digits come with scikit-learn: pip install "flexconv[train]"') from error
+        raise MissingPackageError('the digits come with scikit-learn: pip install "flexconv[train]"') from error
     pixels, digits = load_digits(return_X_y=True)
     images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
     inputs = images if layout is None else layout.series(images)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..errors import MissingPackageError
 from ._dataset import Dataset, Download
 from ._files import DamagedDataError, DataError, MissingDataError, checksum, damage, missing, write_manifest
 
@@ -58,7 +59,7 @@ def _pooch() -> Any:
     try:
         import pooch
     except ImportError as error:
-        raise ImportError('downloading data needs pooch: pip install "flexconv[train]"') from error
+        raise MissingPackageError('downloading data needs pooch: pip install "flexconv[train]"') from error
     pooch.get_logger().setLevel("WARNING")
     return pooch
 

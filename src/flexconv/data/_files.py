@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import FlexConvError
+
 ENVIRONMENT = "FLEXCONV_DATA"
 MANIFEST = "flexconv-checksums.json"  # SHA-256 of what was fetched, for files without a published checksum
 
 
-class DataError(Exception):
+class DataError(FlexConvError):
     """Something is wrong with the files of a data set."""
 
 

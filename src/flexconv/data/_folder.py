@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from .._arguments import per_axis, unknown_name
+from ..errors import ArgumentError
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
 from ._own import TEST_SHARE, assemble, find
@@ -58,7 +59,7 @@ def _read(
     suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
     if suffixes == {".wav"}:
         if image_size is not None or mode != "colour":
-            raise ValueError(f"image_size and mode are those of images; {folder} has recordings: leave them out")
+            raise ArgumentError(f"image_size and mode are those of images; {folder} has recordings: leave them out")
         parts, rate = read_recordings(files, features)
         if features == "waves":
             return assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE)
@@ -66,7 +67,7 @@ def _read(
     if ".wav" in suffixes:
         raise MissingDataError(f"{folder}: has both recordings and images; one set holds one kind")
     if features != "waves":
-        raise ValueError(f"features are those of recordings; {folder} has images: leave out features={features!r}")
+        raise ArgumentError(f"features are those of recordings; {folder} has images: leave out features={features!r}")
     size = None if image_size is None else per_axis("image_size", image_size, 2, minimum=1)
     parts = {part: _images(paths, labels, size, MODES[mode]) for part, (paths, labels) in files.items()}
     shapes = {part: tuple(images.inputs.shape[1:]) for part, images in parts.items()}

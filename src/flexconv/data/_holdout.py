@@ -7,6 +7,8 @@ import math
 import numpy as np
 import torch
 
+from ..errors import ArgumentError
+
 
 def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sorted indices of the kept and of the held-out samples; ⌈share · N⌉ samples are held out.
@@ -15,12 +17,12 @@ def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tupl
     `train_test_split(stratify=labels, random_state=seed)`, so that splits published that way come out the same.
     """
     if not 0 < share < 1:
-        raise ValueError(f"the share to hold out must lie between 0 and 1; got {share}")
+        raise ArgumentError(f"the share to hold out must lie between 0 and 1; got {share}")
     names, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     held = math.ceil(share * len(classes))
     kept = len(classes) - held
     if counts.min() < 2 or held < len(counts) or kept < len(counts):
-        raise ValueError(
+        raise ArgumentError(
             f"holding out {share} of {len(classes)} samples of {len(counts)} classes leaves a class without a sample "
             f"in one of the two parts (smallest class: {names[counts.argmin()]} with {counts.min()})"
         )

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .._arguments import unknown_name
+from ..errors import ArgumentError
 from . import _registry
 from ._dataset import PROTOCOLS, Dataset, Source
 from ._files import data_root, described_root
@@ -47,11 +48,11 @@ def load(
     if protocol not in PROTOCOLS:
         unknown_name("protocol", protocol, PROTOCOLS)
     if protocol not in chosen.protocols:
-        raise ValueError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
+        raise ArgumentError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
     if not 0 <= validation < 1:
-        raise ValueError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
+        raise ArgumentError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
     if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be at least 0 and below 2**32; got {seed}")
+        raise ArgumentError(f"seed must be at least 0 and below 2**32; got {seed}")
     check_options(name, options)
     folder = data_root(root)
     if chosen.needs_files:
@@ -65,12 +66,12 @@ def check_options(name: str, given: dict[str, Any]) -> None:
     known = _registry.options(name)
     for option in given:
         if not known:
-            raise ValueError(f"data set {name!r} has no options; got {option!r}")
+            raise ArgumentError(f"data set {name!r} has no options; got {option!r}")
         if option not in known:
             unknown_name(f"option of data set {name!r}", option, known)
     for option, default in known.items():
         if default is inspect.Parameter.empty and option not in given:
-            raise ValueError(
+            raise ArgumentError(
                 f"data set {name!r} needs the option {option!r}: data.options.{option} in a recipe, "
                 f"--data-option {option}=… behind --data"
             )
@@ -82,7 +83,7 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
     if validation and (held_out is not None or selects_on_test or source.test is None):
         own = "its own validation part" if held_out is not None else "no part for choosing"
         own = "the test part for choosing, under the paper's protocol" if selects_on_test else own
-        raise ValueError(f"{chosen.name} has {own}: validation must be 0; got {validation}")
+        raise ArgumentError(f"{chosen.name} has {own}: validation must be 0; got {validation}")
     if validation:
         kept, held = stratified_holdout(train.labels, validation, seed=seed)
         train, held_out = train.rows(kept), train.rows(held)

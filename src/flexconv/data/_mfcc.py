@@ -12,6 +12,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ..errors import ArgumentError, ArgumentTypeError
+
 LOG_OFFSET = 1e-6
 FRAMES_PER_SECOND = 160
 N_MFCC = 20
@@ -26,14 +28,14 @@ def mfcc(
     n_fft, the samples of a window, is 2 · round(rate / 160) unless given.
     """
     if not isinstance(waves, torch.Tensor):
-        raise TypeError(f"waves must be a tensor; got a {type(waves).__name__}")
+        raise ArgumentTypeError(f"waves must be a tensor; got a {type(waves).__name__}")
     if waves.ndim != 2 or not waves.is_floating_point():
-        raise ValueError(f"waves must be floats of shape [B, length]; got {waves.dtype} of {list(waves.shape)}")
+        raise ArgumentError(f"waves must be floats of shape [B, length]; got {waves.dtype} of {list(waves.shape)}")
     n_fft = 2 * hop_length(rate) if n_fft is None else n_fft
     if n_mfcc > n_mels:
-        raise ValueError(f"n_mfcc must be at most n_mels = {n_mels}; got {n_mfcc}")
+        raise ArgumentError(f"n_mfcc must be at most n_mels = {n_mels}; got {n_mfcc}")
     if waves.shape[1] <= n_fft // 2:
-        raise ValueError(f"waves must be longer than half a window of {n_fft}; got {waves.shape[1]} samples")
+        raise ArgumentError(f"waves must be longer than half a window of {n_fft}; got {waves.shape[1]} samples")
     hop = n_fft // 2
     padded = F.pad(waves, (n_fft // 2, n_fft // 2), mode="reflect")
     window = torch.hann_window(n_fft, dtype=waves.dtype, device=waves.device)
@@ -50,7 +52,7 @@ def channelwise_mfcc(waves: torch.Tensor, *, rate: int) -> torch.Tensor:
 def hop_length(rate: int) -> int:
     """Samples between frames: 100 at 16 kHz, as in the paper."""
     if rate < FRAMES_PER_SECOND:
-        raise ValueError(f"rate must be at least {FRAMES_PER_SECOND} Hz; got {rate}")
+        raise ArgumentError(f"rate must be at least {FRAMES_PER_SECOND} Hz; got {rate}")
     return round(rate / FRAMES_PER_SECOND)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..errors import ArgumentTypeError
 from ._dataset import Source
 from ._files import MissingDataError
 from ._holdout import stratified_holdout
@@ -18,7 +19,7 @@ SHOWN = 8  # of a long list, in messages
 def find(path: str | os.PathLike[str], root: Path) -> Path:
     """`path` as it is, or below the data root."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be text (in YAML, in quotes where it looks like a number); got {path!r}")
+        raise ArgumentTypeError(f"path must be text (in YAML, in quotes where it looks like a number); got {path!r}")
     places = [Path(path).expanduser(), root / path]
     for place in places:
         if place.exists():

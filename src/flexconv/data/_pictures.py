@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import MissingPackageError
 from ._files import DamagedDataError
 
 NOT_READ = ("BUFR", "GRIB", "HDF5", "MPEG", "PALM", "PDF")  # formats that Pillow knows, but reads no pixels of
@@ -18,13 +19,13 @@ SIXTEEN = ("PNG", "PPM")  # formats of at most 16 bits, which Pillow may hold in
 @functools.cache
 def picture_suffixes() -> frozenset[str]:
     """Endings of the image files that Pillow reads here, as in ".png"."""
-    known = _pillow().registered_extensions()
+    known = import_pillow().registered_extensions()
     return frozenset(suffix for suffix, kind in known.items() if kind not in NOT_READ)
 
 
 def read_picture(path: Path, *, mode: str = "RGB") -> torch.Tensor:
     """Pixels [C, H, W] uint8; mode "RGB" or "L" (grey). The first frame of an animation; 8 of 16 bits."""
-    image_module = _pillow()
+    image_module = import_pillow()
     try:
         with image_module.open(path) as image:
             image.load()
@@ -50,9 +51,9 @@ def _eight_bits(image: Any, path: Path) -> np.ndarray:
     return ((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8)
 
 
-def _pillow() -> Any:
+def import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError('reading image files needs Pillow: pip install "flexconv[train]"') from error
+        raise MissingPackageError('reading image files needs Pillow: pip install "flexconv[train]"') from error
     return Image

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..errors import ArgumentError
 from ._files import DamagedDataError
 from ._mfcc import channelwise_mfcc, hop_length
 from ._splits import Samples
@@ -28,7 +29,7 @@ def read_recordings(
     try:
         return {part: coefficients(samples, rate) for part, samples in parts.items()}, rate
     except ValueError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"{files['train'][0][0]} and the others have no MFCCs, only features='waves': {error}"
         ) from error
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import torch
 
 from .._arguments import per_axis
+from ..errors import ArgumentError, ArgumentTypeError
 
 BITS = 22  # of Pillow's whole-number weights
 
@@ -22,9 +23,9 @@ def resize_images(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Te
     weights are whole numbers / 2²², and sums of them are exact in float64.
     """
     if images.ndim != 4:
-        raise ValueError(f"images must have shape [B, C, H, W]; got {list(images.shape)}")
+        raise ArgumentError(f"images must have shape [B, C, H, W]; got {list(images.shape)}")
     if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise TypeError(f"images must be uint8 or floats; got {images.dtype}")
+        raise ArgumentTypeError(f"images must be uint8 or floats; got {images.dtype}")
     height, width = per_axis("size", size, 2, minimum=1)
     if width != images.shape[3]:
         images = _along_rows(images, width)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .._arguments import per_axis
+from ..errors import ArgumentError
 from ._layout import Layout
 
 
@@ -51,7 +52,7 @@ class Samples:
     def __post_init__(self) -> None:
         for name, values in (("labels", self.labels), ("lengths", self.lengths)):
             if values is not None and (values.shape != (len(self.inputs),) or values.dtype != torch.int64):
-                raise ValueError(
+                raise ArgumentError(
                     f"{name} must be {len(self.inputs)} int64 numbers, one per sample; "
                     f"got {values.dtype} of shape {tuple(values.shape)}"
                 )
@@ -117,7 +118,7 @@ class Split(Samples):
         every resolution.
         """
         if len(self.inputs.shape) != 4:
-            raise ValueError(f"at_resolution is for images [N, C, H, W]; got {list(self.inputs.shape)}")
+            raise ArgumentError(f"at_resolution is for images [N, C, H, W]; got {list(self.inputs.shape)}")
         height, width = per_axis("size", size, 2, minimum=1)
         native = (height, width) == tuple(self.inputs.shape[2:])
         return dataclasses.replace(self, resize_to=None if native else (height, width))

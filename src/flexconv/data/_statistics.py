@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ..errors import ArgumentError
 from ._splits import MappedRows, Samples
 
 CHUNK = 4096  # samples at a time: bounds the float64 copy
@@ -38,7 +39,7 @@ def channel_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor,
         first += (x - shift).sum(1)
         second += (x - shift).square().sum(1)
     if shift is None or count == 0:
-        raise ValueError(EMPTY)
+        raise ArgumentError(EMPTY)
     return _finish(count, first, second, shift[:, 0], shape=(channels, *[1] * dims))
 
 
@@ -81,7 +82,7 @@ def _from_histogram(samples: Samples, *, scale: float, shape: tuple[int, ...]) -
         for channel in range(shape[0]):
             counts[channel] += np.bincount(chunk[:, channel].reshape(-1), minlength=256)
     if not counts.any():
-        raise ValueError(EMPTY)
+        raise ArgumentError(EMPTY)
     histogram, levels = torch.from_numpy(counts).to(torch.float64), torch.arange(256, dtype=torch.float64) * scale
     zero = torch.zeros(shape[0], dtype=torch.float64)
     return _finish(histogram[0].sum(), histogram @ levels, histogram @ levels.square(), zero, shape=shape)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .._sample import evenly
-from ..nn._conv import FlexConvNd
+from ..nn import FlexConvNd
 
 Channels = tuple[list[int], list[int]]  # of the output; of the input, counted within a group
 

@@ -15,11 +15,9 @@ import numpy as np
 import torch
 
 from .. import _sample as sample
-from .._bandwidth import bandwidth, energy_spectrum
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis
-from ..nn._guard import effective_sigma
-from ..nn._mask import GaussianMask, RotatedGaussianMask
+from ..errors import ArgumentError
+from ..nn import Axis, FlexConvNd, GaussianMask, RotatedGaussianMask, effective_sigma
+from ..spectrum import bandwidth, energy_spectrum
 from ..summary import LayerSummary, frequency_limit
 from ._channels import Channels
 from ._pack import pack
@@ -69,7 +67,7 @@ def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[f
     """
     kernel = shown_kernel(layer, channels)
     if not np.isfinite(kernel).all():
-        raise ValueError(f"the kernel of {name} is not finite: there is nothing to show")
+        raise ArgumentError(f"the kernel of {name} is not finite: there is nothing to show")
     limit = frequency_limit(layer)
     taps = sample.kept_taps(layer)
     return {

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from .._files import refuse_unwritable, write_atomically
 from .._records import Record
-from ..models._files import refuse_unwritable, write_atomically
 from ._history import history
 from ._model import model_numbers
 

@@ -11,7 +11,9 @@ flexconv. "onnx" needs the extra flexconv[export]; "pt2" and "conv" need torch a
 from ._conv import load_conv as load_conv
 from ._example import trained_size as trained_size
 from ._export import FORMATS as FORMATS
+from ._export import SUFFIXES as SUFFIXES
 from ._export import export as export
+from ._export import format_of as format_of
 from ._onnx import OPSET as OPSET
 from ._report import Comparison as Comparison
 from ._report import ExportError as ExportError

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..errors import ArgumentError
 from ._example import Tensors, other_examples
 from ._report import Comparison, ExportError, described
 
@@ -46,9 +47,11 @@ def make_cases(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> list
         except ExportError:
             raise
         except Exception as error:
-            raise ValueError(f"{type(model).__name__} does not run on {_shapes_text(inputs)}: {error}") from error
+            raise ArgumentError(f"{type(model).__name__} does not run on {_shapes_text(inputs)}: {error}") from error
     if not all(output.isfinite().all() for output in cases[0].truth):
-        raise ValueError(f"{type(model).__name__} returns NaN or infinity for the example: there is nothing to compare")
+        raise ArgumentError(
+            f"{type(model).__name__} returns NaN or infinity for the example: there is nothing to compare"
+        )
     accepted, reason = [], None
     for inputs in sizes:
         try:

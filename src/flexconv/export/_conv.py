@@ -18,9 +18,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from .._materialize import _CONVS, _PADS
-from ..models._registry import ARCHITECTURES
-from ..nn._conv import FlexConvNd
+from ..errors import ArgumentError
+from ..materialize import _CONVS, _PADS
+from ..models import ARCHITECTURES
+from ..nn import FlexConvNd
 
 FORMAT = 1
 KEY = "flexconv.conv"
@@ -111,9 +112,9 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
         elif model is None and entries["config"] is not None:
             model = ARCHITECTURES[entries["architecture"]](**entries["config"], device="meta")
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{where} is damaged, or of another version of flexconv: {error!r}") from error
+        raise ArgumentError(f"{where} is damaged, or of another version of flexconv: {error!r}") from error
     if model is None:
-        raise ValueError(
+        raise ArgumentError(
             f"{where} holds a {entries['architecture']}, which is no network of flexconv.models as it was made: "
             f"load_conv(path, model) needs an instance of it"
         )
@@ -123,7 +124,7 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
     try:
         result.load_state_dict(state, assign=not owned)
     except RuntimeError as error:
-        raise ValueError(f"{where} does not fit {type(model).__name__}: {' '.join(str(error).split())}") from error
+        raise ArgumentError(f"{where} does not fit {type(model).__name__}: {' '.join(str(error).split())}") from error
     return result.eval()
 
 
@@ -131,15 +132,17 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.T
     try:
         state = safetensors.torch.load(content)
     except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"{where} is not a safetensors file, or damaged: {error}") from error
+        raise ArgumentError(f"{where} is not a safetensors file, or damaged: {error}") from error
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     try:
         entries = json.loads(header["__metadata__"][KEY])
     except (KeyError, ValueError) as error:
-        raise ValueError(f'{where} was not written by export(…, format="conv"): its metadata lack {KEY!r}') from error
+        raise ArgumentError(
+            f'{where} was not written by export(…, format="conv"): its metadata lack {KEY!r}'
+        ) from error
     if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
         version = entries.get("flexconv", "unknown") if isinstance(entries, Mapping) else "unknown"
-        raise ValueError(f"{where} was written by flexconv {version}, in a format that this version does not read")
+        raise ArgumentError(f"{where} was written by flexconv {version}, in a format that this version does not read")
     return dict(entries), state
 
 
@@ -160,7 +163,7 @@ def _replaced(model: nn.Module, layers: Mapping[str, nn.Module], where: str) -> 
     if flexible.keys() != layers.keys():
         name = min(flexible.keys() ^ layers.keys())
         has, lacks = (type(model).__name__, where) if name in flexible else (where, type(model).__name__)
-        raise ValueError(
+        raise ArgumentError(
             f"{where} does not fit {type(model).__name__}: {has} has a FlexConv {name!r}, {lacks} has none"
         )
     if "" in flexible:

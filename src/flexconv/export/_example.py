@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis
+from ..errors import ArgumentError, ArgumentTypeError
 from ..models import Model
 
 Tensors = tuple[torch.Tensor, ...]
@@ -25,11 +26,13 @@ def make_example(
 ) -> Tensors:
     """The inputs given, or noise of the shape given, or of the size that a network of flexconv.models was made for."""
     if example is not None and shape is not None:
-        raise ValueError(f"give example or shape, not both; got shape={tuple(shape)}")
+        raise ArgumentError(f"give example or shape, not both; got shape={tuple(shape)}")
     if example is not None:
         tensors = (example,) if isinstance(example, torch.Tensor) else tuple(example)
         if not tensors or not all(isinstance(each, torch.Tensor) for each in tensors):
-            raise TypeError(f"example must be a tensor, or a tuple of the tensors that forward takes; got {example!r}")
+            raise ArgumentTypeError(
+                f"example must be a tensor, or a tuple of the tensors that forward takes; got {example!r}"
+            )
         return tuple(each.detach().cpu() for each in tensors)
     if shape is None:
         shape = _own_shape(model)
@@ -53,7 +56,7 @@ def trained_size(model: nn.Module) -> tuple[int, ...] | None:
 def _own_shape(model: nn.Module) -> tuple[int, ...]:
     size = trained_size(model)
     if size is None:
-        raise ValueError(
+        raise ArgumentError(
             f"{type(model).__name__} does not say what it takes: give shape=(1, channels, …), that of an input, or "
             f"example=, an input or a tuple of them"
         )
@@ -78,7 +81,7 @@ def for_tracing(example: Tensors, *, fixed_sizes: bool) -> Tensors:
     for tensor in example:
         for axis, name in free_axes(tensor, fixed_sizes=fixed_sizes).items():
             if axis and tensor.shape[axis] < 2:
-                raise ValueError(
+                raise ArgumentError(
                     f"the {name} of the example must be at least 2 for the exported {name} to be free; got "
                     f"{tuple(tensor.shape)}. fixed_sizes=True keeps the sizes of the example"
                 )

@@ -13,10 +13,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._arguments import positive, unknown_name
-from .._materialize import materialize
-from ..models._files import refuse_unwritable, write_atomically
-from ..models._inputs import Inputs
-from ..nn._conv import FlexConvNd
+from .._files import refuse_unwritable, write_atomically
+from ..errors import ArgumentError, ArgumentTypeError
+from ..materialize import materialize
+from ..models import Inputs
+from ..nn import FlexConvNd
 from ..resolution import at_resolution
 from ._compare import Case, Runner, compare, make_cases
 from ._conv import parse_conv, save_conv
@@ -73,7 +74,7 @@ def export(
     """
     format = format_of(path, format)  # noqa: A001
     if quantize and format != "onnx":
-        raise ValueError(f'quantize=True is for format="onnx"; got format={format!r}')
+        raise ArgumentError(f'quantize=True is for format="onnx"; got format={format!r}')
     positive("rtol", rtol)
     target = Path(path)
     refuse_unwritable(target, "model.onnx")
@@ -83,7 +84,7 @@ def export(
     inputs = make_example(model, example, shape)
     for each in inputs:
         if each.is_floating_point() and each.dtype != torch.float32:
-            raise ValueError(f"export writes float32: the example is {each.dtype}, convert it with .float()")
+            raise ArgumentError(f"export writes float32: the example is {each.dtype}, convert it with .float()")
     cases = make_cases(model, inputs, fixed_sizes=fixed_sizes)
     flexible = any(isinstance(module, FlexConvNd) for module in model.modules())
     plain = materialize(model) if flexible else copy.deepcopy(model)
@@ -116,7 +117,7 @@ def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa:
     suffix = Path(path).suffix.lower()
     named = next((each for each, its in SUFFIXES.items() if its == suffix), None)
     if format is not None and named not in (None, format):
-        raise ValueError(
+        raise ArgumentError(
             f"format={format!r} would be written into {Path(path).name}, and {suffix} is for {named!r}: use the suffix "
             f"{SUFFIXES[format]}, or leave out the format"
         )
@@ -132,13 +133,13 @@ def _notes(model: nn.Module) -> dict[str, str]:
 def _prepared(model: nn.Module, scale: float | Sequence[float] | None) -> nn.Module:
     """A copy of the model as it will be used: at its resolution, in eval mode, on the CPU."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"export wants a torch.nn.Module; got a {type(model).__name__}")
+        raise ArgumentTypeError(f"export wants a torch.nn.Module; got a {type(model).__name__}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta:
-            raise ValueError(f"{name} is on the meta device: there are no weights to export")
+            raise ArgumentError(f"{name} is on the meta device: there are no weights to export")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise ValueError(f"export writes float32: {name} is {tensor.dtype}, convert the model with .float()")
+            raise ArgumentError(f"export writes float32: {name} is {tensor.dtype}, convert the model with .float()")
     return (copy.deepcopy(model) if scale is None else at_resolution(model, scale)).eval().cpu()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ..errors import MissingPackageError
 from ._compare import Runner
 from ._example import Tensors
 from ._report import ExportError
@@ -26,7 +27,7 @@ def require_onnx() -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ImportError(f'format="onnx" needs {name}: pip install "flexconv[export]"') from error
+            raise MissingPackageError(f'format="onnx" needs {name}: pip install "flexconv[export]"') from error
 
 
 def save_onnx(

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import UsageError
 
-class ExportError(RuntimeError):
+
+class ExportError(UsageError):
     """The model cannot be exported, or what was exported computes something else. No file was written."""
 
 

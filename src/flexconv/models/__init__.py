@@ -4,9 +4,15 @@ from ._base import Model as Model
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
 from ._inputs import Inputs as Inputs
+from ._norm import normalise as normalise
+from ._pretrained import CONFIG as CONFIG
+from ._pretrained import SHIPPED as SHIPPED
 from ._pretrained import from_pretrained as from_pretrained
 from ._pretrained import list_pretrained as list_pretrained
+from ._pretrained import pretrained_folder as pretrained_folder
 from ._pretrained import save_pretrained as save_pretrained
+from ._registry import ARCHITECTURES as ARCHITECTURES
+from ._registry import MODELS as MODELS
 from ._registry import create_model as create_model
 from ._registry import list_models as list_models
 from .flexnet import FlexNet as FlexNet

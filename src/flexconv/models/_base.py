@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .._arguments import positive_int
+from ..errors import ArgumentError, ArgumentTypeError
 from ._inputs import Inputs
 
 
@@ -46,7 +47,7 @@ class Model(nn.Module):
     def _check_input(self, x: torch.Tensor) -> None:
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
             sizes = {1: "length", 2: "height, width"}[self.dims]
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
@@ -55,13 +56,13 @@ class Model(nn.Module):
 def check_widths(widths: Sequence[int]) -> list[int]:
     """Channels per block, at least one block."""
     if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
-        raise ValueError(f"widths must list the channels of each block, such as [24, 36, 48]; got {widths!r}")
+        raise ArgumentError(f"widths must list the channels of each block, such as [24, 36, 48]; got {widths!r}")
     return [positive_int(f"widths[{index}]", width) for index, width in enumerate(widths)]
 
 
 def check_dropout(dropout: float) -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ValueError(f"dropout must lie between 0 and 1, a share of the activations; got {dropout!r}")
+        raise ArgumentError(f"dropout must lie between 0 and 1, a share of the activations; got {dropout!r}")
     return float(dropout)
 
 
@@ -70,6 +71,6 @@ def _plain(name: str, value: object) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False, default=operator.index))  # whole numbers of numpy's
     except (TypeError, ValueError) as error:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name} must be made of finite numbers, text, lists and dicts, so that it can be saved; got {value!r}"
         ) from error

@@ -20,7 +20,7 @@ library_name: flexconv
 {facts}
 
 ```python
-from flexconv import from_pretrained
+from .. import from_pretrained
 
 model = from_pretrained({repo_id})  # {shape} → logits [batch, {classes}]
 {call}```

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis, unknown_name
+from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
 
 CONVOLUTIONS = ("flex", "ck", "plain")
@@ -60,9 +61,9 @@ class ConvolutionFactory:
         self.masked = conv == "flex" and generator not in _SIZED_GENERATORS
         self.tensors = {"device": device, "dtype": dtype}
         if conv == "plain" and self.generator_options:
-            raise ValueError(f"conv='plain' has no generator to give generator_options {generator_options!r}")
+            raise ArgumentError(f"conv='plain' has no generator to give generator_options {generator_options!r}")
         if not self.masked and self.mask_options:
-            raise ValueError(f"{conv=} with {generator=} has no mask to give mask_options {mask_options!r}")
+            raise ArgumentError(f"{conv=} with {generator=} has no mask to give mask_options {mask_options!r}")
         self.mask_options.setdefault("sigma", _SIGMA[dims])
 
     def __call__(
@@ -99,10 +100,10 @@ def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequ
     if kernel_size is not None:
         sizes = per_axis("kernel_size", kernel_size, 2, minimum=1)
         if any(size % 2 == 0 for size in sizes):
-            raise ValueError(f"kernel_size must be odd, as kernels are centred; got {kernel_size!r}")
+            raise ArgumentError(f"kernel_size must be odd, as kernels are centred; got {kernel_size!r}")
         return sizes
     if image_size is None:
-        raise ValueError("kernels need a size: give image_size, from which it follows, or kernel_size")
+        raise ArgumentError("kernels need a size: give image_size, from which it follows, or kernel_size")
     return tuple(size + 1 - size % 2 for size in per_axis("image_size", image_size, 2, minimum=1))
 
 
@@ -110,7 +111,7 @@ def _known_options(what: str, options: Mapping[str, Any] | None, target: Callabl
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise TypeError(f"every {what} must be given by name, in a dict; got {options!r}")
+        raise ArgumentTypeError(f"every {what} must be given by name, in a dict; got {options!r}")
     known = [
         name
         for name, parameter in inspect.signature(target).parameters.items()

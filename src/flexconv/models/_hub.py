@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+from ..errors import ArgumentError, MissingFileError, MissingPackageError
 from ._base import Model
 from ._card import ModelCard
 from ._pretrained import CONFIG, save_pretrained
@@ -34,23 +35,23 @@ def download(name: str) -> Path:
     try:
         hub = _hub(f"there is no folder {name}; to look for it on the Hugging Face Hub")
     except ImportError as error:
-        raise FileNotFoundError(str(error)) from error
+        raise MissingFileError(str(error)) from error
     try:
         folder = hub.snapshot_download(repo_id, revision=revision, allow_patterns=[CONFIG, "*.safetensors"])
     except hub.errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"there is no folder {name}, and no network {repo_id} on the Hugging Face Hub that you may read"
         ) from error
     except hub.errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{repo_id} on the Hugging Face Hub has no revision {revision!r}") from error
+        raise MissingFileError(f"{repo_id} on the Hugging Face Hub has no revision {revision!r}") from error
     except hub.errors.LocalEntryNotFoundError as error:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"there is no folder {name}; {repo_id} is not in the cache, and the Hugging Face Hub cannot be reached"
         ) from error
     except (hub.errors.HfHubHTTPError, OSError) as error:
         raise OSError(f"{repo_id} could not be fetched from the Hugging Face Hub: {_first_line(error)}") from error
     if not (Path(folder) / CONFIG).is_file():
-        raise FileNotFoundError(f"{repo_id} on the Hugging Face Hub holds no {CONFIG}: it is no network of flexconv")
+        raise MissingFileError(f"{repo_id} on the Hugging Face Hub holds no {CONFIG}: it is no network of flexconv")
     return Path(folder)
 
 
@@ -75,7 +76,7 @@ def push_to_hub(
     """
     match = _REPOSITORY.fullmatch(repo_id)
     if match is None or match["revision"]:
-        raise ValueError(f'repo_id must have the form "user/name"; got {repo_id!r}')
+        raise ArgumentError(f'repo_id must have the form "user/name"; got {repo_id!r}')
     hub = _hub("push_to_hub needs huggingface_hub")
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder)
@@ -98,7 +99,7 @@ def _hub(purpose: str) -> ModuleType:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise ImportError(f"{purpose}: {INSTALL}") from error
+        raise MissingPackageError(f"{purpose}: {INSTALL}") from error
     return huggingface_hub
 
 

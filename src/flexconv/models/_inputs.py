@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -35,13 +37,13 @@ class Inputs:
 
         Where scale is 1 / 255 that is up to 255 (pixels), where it is 1 / 2¹⁵ up to 32,768 (sound), also as floats.
         """
-        from ..data._mfcc import N_MFCC, channelwise_mfcc  # data sets need not be loaded to make a network
+        from ..data import N_MFCC, channelwise_mfcc  # data sets need not be loaded to make a network
 
         channels = len(self.mean) if self.mfcc_rate is None else len(self.mean) // N_MFCC
         if raw.ndim != len(self.size) + 2 or raw.shape[1] != channels:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
             waves = "" if self.mfcc_rate is None else f", waves at {self.mfcc_rate} Hz"
-            raise ValueError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
+            raise ArgumentError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
         seen = raw.is_floating_point() and raw.is_cpu and raw.numel() > 0  # a GPU would have to be waited for
         if seen and self.scale < 0.01 and raw.abs().max() <= 1:
             warnings.warn(
@@ -74,4 +76,4 @@ class Inputs:
                 mfcc_rate=None if rate is None else int(rate),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error
+            raise ArgumentError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .._arguments import unknown_name
+from ..errors import ArgumentTypeError
 
 NORMS = ("batch", "layer")
 
@@ -35,7 +36,7 @@ def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) ->
     elif isinstance(norm, nn.GroupNorm):
         mean, variance = _moments(wide, inside, lengths[:, None, None] * x.shape[1], (1, 2))
     else:
-        raise TypeError(f"lengths needs a BatchNorm1d or a GroupNorm; this model has a {type(norm).__name__}")
+        raise ArgumentTypeError(f"lengths needs a BatchNorm1d or a GroupNorm; this model has a {type(norm).__name__}")
     y = (wide - mean) * torch.rsqrt(variance + norm.eps)
     return (y * norm.weight.to(y.dtype)[:, None] + norm.bias.to(y.dtype)[:, None]).to(x.dtype)
 

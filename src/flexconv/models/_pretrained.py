@@ -21,16 +21,18 @@ import safetensors.torch
 import torch
 
 from .._arguments import unknown_name
-from ..nn._conv import FlexConvNd
+from .._files import write_atomically
+from ..errors import ArgumentError, ArgumentTypeError, MissingFileError
+from ..nn import FlexConvNd
 from ..resolution import at_resolution
 from ._base import Model
-from ._files import write_atomically
 from ._inputs import Inputs
 from ._registry import ARCHITECTURES
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json
 SHIPPED = Path(__file__).parent.parent / "weights"
+CHECKOUT = Path(__file__).parents[3] / "weights"  # beside src/, in a checkout of the repository
 
 _WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # no way out of the folder
 _ENTRIES = {
@@ -55,15 +57,15 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
     from .. import __version__
 
     if type(model) not in ARCHITECTURES.values():
-        raise TypeError(
+        raise ArgumentTypeError(
             f"save_pretrained saves the networks of flexconv.models ({', '.join(ARCHITECTURES)}); "
             f"got a {type(model).__name__}"
         )
     if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
-        raise ValueError(f"{_some(empty)} are on the meta device: there are no weights to save")
+        raise ArgumentError(f"{_some(empty)} are on the meta device: there are no weights to save")
     _refuse_what_config_does_not_say(model)
     if model.inputs is not None and len(model.inputs.classes) != model.num_classes:
-        raise ValueError(f"inputs.classes names {len(model.inputs.classes)} of {model.num_classes} classes")
+        raise ArgumentError(f"inputs.classes names {len(model.inputs.classes)} of {model.num_classes} classes")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
@@ -102,7 +104,7 @@ def _refuse_what_config_does_not_say(model: Model) -> None:
         if isinstance(module, FlexConvNd):
             for what, ours, theirs in zip(_SETTINGS, _settings(layers[name]), _settings(module), strict=True):
                 if ours != theirs:
-                    raise ValueError(
+                    raise ArgumentError(
                         f"{what} of {name} is {ours}, but {theirs} in a model of this config: only networks as they "
                         f"were made can be saved. Save it first, change it after loading"
                     )
@@ -170,22 +172,32 @@ def _for_other_classes(
 
 def list_pretrained() -> list[str]:
     """Names of the networks that come with flexconv, for `from_pretrained`."""
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+    return sorted(_shipped())
+
+
+def _shipped() -> dict[str, Path]:
+    """Folders of trained networks by name."""
+    return {path.parent.name: path.parent for root in (CHECKOUT, SHIPPED) for path in root.glob(f"*/{CONFIG}")}
+
+
+def pretrained_folder(name: str) -> Path:
+    """The folder of a trained network that comes with flexconv."""
+    return _shipped()[name]
 
 
 def _find(folder_or_name: str | os.PathLike[str]) -> Path:
     shipped = list_pretrained()
     if folder_or_name in shipped:
-        return SHIPPED / str(folder_or_name)
+        return pretrained_folder(str(folder_or_name))
     folder = Path(folder_or_name)
     if (folder / CONFIG).is_file():
         return folder
     if folder.is_dir():
         below = folder / "weights"  # of a run
         hint = f"; {below} is one" if (below / CONFIG).is_file() else ""
-        raise FileNotFoundError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained{hint}")
+        raise MissingFileError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained{hint}")
     if folder.is_file():
-        raise ValueError(f"{folder} is a file: name the folder that save_pretrained wrote. No other file is opened")
+        raise ArgumentError(f"{folder} is a file: name the folder that save_pretrained wrote. No other file is opened")
     if isinstance(folder_or_name, str) and "/" in folder_or_name:
         from ._hub import download, is_hub_name  # it knows this module
 
@@ -193,28 +205,28 @@ def _find(folder_or_name: str | os.PathLike[str]) -> Path:
             return download(folder_or_name)
     if isinstance(folder_or_name, str) and folder.name == folder_or_name and shipped:
         unknown_name("pretrained network (nor is there a folder)", folder_or_name, shipped)
-    raise FileNotFoundError(f"there is no folder {folder}, and no pretrained network of that name")
+    raise MissingFileError(f"there is no folder {folder}, and no pretrained network of that name")
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         entries = json.loads(file.read_text("utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not JSON, so it is damaged: {error}") from error
+        raise ArgumentError(f"{file} is not JSON, so it is damaged: {error}") from error
     if not isinstance(entries, dict):
-        raise ValueError(f"{file} must hold a JSON object; it holds {type(entries).__name__}")
+        raise ArgumentError(f"{file} must hold a JSON object; it holds {type(entries).__name__}")
     if "format" not in entries:
-        raise ValueError(f"{file} is of another program: what flexconv writes names its format")
+        raise ArgumentError(f"{file} is of another program: what flexconv writes names its format")
     if entries["format"] != FORMAT:
-        raise ValueError(
+        raise ArgumentError(
             f"{file}: format is {entries['format']!r}, written by flexconv {entries.get('flexconv', 'unknown')}; "
             f"this version reads format {FORMAT}"
         )
     for name, kind in _ENTRIES.items():
         if not isinstance(entries.get(name), kind):
-            raise ValueError(f"{file}: {name} must be of type {kind.__name__}; it is {entries.get(name)!r}")
+            raise ArgumentError(f"{file}: {name} must be of type {kind.__name__}; it is {entries.get(name)!r}")
     if not _WEIGHTS.fullmatch(entries["weights"]):
-        raise ValueError(
+        raise ArgumentError(
             f"{file}: weights must name a safetensors file in the same folder; it is {entries['weights']!r}"
         )
     return entries
@@ -235,23 +247,23 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
             model.inputs = Inputs.read(inputs)
         return model
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
+        raise ArgumentError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
 
 
 def _read_weights(file: Path, digest: str, config: Path) -> dict[str, torch.Tensor]:
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{file} is missing, which {config} names as its weights") from error
+        raise MissingFileError(f"{file} is missing, which {config} names as its weights") from error
     if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(
+        raise ArgumentError(
             f"{file} is damaged or belongs to another model: its SHA-256 is not the one in {config} "
             f"({len(content)} bytes read)"
         )
     try:
         return safetensors.torch.load(content)
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{file} is not a safetensors file: {error}") from error
+        raise ArgumentError(f"{file} is not a safetensors file: {error}") from error
 
 
 def _compare_shapes(where: str, model: Model, state: Mapping[str, torch.Tensor]) -> None:
@@ -262,15 +274,17 @@ def _compare_shapes(where: str, model: Model, state: Mapping[str, torch.Tensor])
             (f"lacks {_some(missing)}", missing),
             (f"has {_some(surplus)}, which belong to no part of it", surplus),
         ]
-        raise ValueError(f"{where} does not fit its config: it {' and '.join(text for text, names in parts if names)}")
+        raise ArgumentError(
+            f"{where} does not fit its config: it {' and '.join(text for text, names in parts if names)}"
+        )
     for name, tensor in expected.items():
         if tensor.shape != state[name].shape:
-            raise ValueError(
+            raise ArgumentError(
                 f"{where} does not fit its config: {name} has shape {tuple(state[name].shape)}, "
                 f"where its config makes {tuple(tensor.shape)}"
             )
         if tensor.is_floating_point() != state[name].is_floating_point():
-            raise ValueError(f"{where} does not fit its config: {name} is {state[name].dtype}, not {tensor.dtype}")
+            raise ArgumentError(f"{where} does not fit its config: {name} is {state[name].dtype}, not {tensor.dtype}")
 
 
 def _some(names: Collection[str]) -> str:

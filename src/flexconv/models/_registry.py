@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from .._arguments import unknown_name
+from ..errors import ArgumentTypeError
 from ._base import Model
 from .flexnet import FlexNet
 from .flextcn import FlexTCN
@@ -59,7 +60,7 @@ def create_model(name: str, **overrides: Any) -> Model:
     for override in overrides:
         if override in SIZES and override not in parameters:
             (own,) = (size for size in SIZES if size in parameters)
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{name!r} is for {SIZES[own]} and takes {own}; got {override}, which is for {SIZES[override]}"
             )
         if override not in parameters:
@@ -67,7 +68,7 @@ def create_model(name: str, **overrides: Any) -> Model:
     arguments = {**preset, **overrides}
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in arguments]
     if missing:
-        raise TypeError(f"create_model({name!r}, …) also needs {', '.join(missing)}")
+        raise ArgumentTypeError(f"create_model({name!r}, …) also needs {', '.join(missing)}")
     return kind(**arguments)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._fast.blocks import conv_norm_relu, count_batch, without_bias
 from ._base import Model, check_dropout, check_widths
-from ._block import conv_norm_relu, count_batch, without_bias
 from ._convolution import ConvolutionFactory, centred_grid
 from ._norm import make_norm
 

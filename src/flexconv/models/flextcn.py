@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from .._arguments import positive_int, unknown_name
-from ..nn._lengths import can_look, check_lengths, hide_padding
+from .._fast.blocks import conv_norm_relu, count_batch, without_bias
+from ..errors import ArgumentError
+from ..nn import can_look, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
-from ._block import conv_norm_relu, count_batch, without_bias
 from ._convolution import ConvolutionFactory
 from ._norm import make_norm
 
@@ -114,7 +115,7 @@ class FlexTCN(Model):
             lengths = self._check_lengths(lengths, x)
             x = hide_padding(x, lengths)
         elif x.shape[-1] == 0 and self.readout != "every":
-            raise ValueError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
+            raise ArgumentError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
         if lengths is None:
             count_batch(self.blocks)
         for block in self.blocks:
@@ -136,7 +137,7 @@ class FlexTCN(Model):
         if self.readout != "every" and can_look(checked):
             shortest = int(torch.as_tensor(lengths).min())
             if shortest < 1:
-                raise ValueError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
+                raise ArgumentError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
         return checked.to(torch.int64)  # short integers would overflow
 
 
@@ -175,7 +176,7 @@ def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:
     if kernel_size is not None:
         return (positive_int("kernel_size", kernel_size),)
     if length is None:
-        raise ValueError("kernels need a size: give length, from which it follows, or kernel_size")
+        raise ArgumentError("kernels need a size: give length, from which it follows, or kernel_size")
     return (positive_int("length", length),)
 
 

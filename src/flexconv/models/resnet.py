@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
+from .._fast.blocks import conv_norm_relu, count_batch
+from ..errors import ArgumentError
 from ._base import Model
-from ._block import conv_norm_relu, count_batch
 from ._convolution import ConvolutionFactory, centred_grid
 from ._norm import make_norm
 
@@ -83,11 +84,11 @@ class CIFARResNet(Model):
             }
         )
         if positive_int("depth", depth) < 8 or (depth - 2) % 6:
-            raise ValueError(f"depth must be 6n + 2: 8, 14, 20, 26, 32, …; got {depth}")
+            raise ArgumentError(f"depth must be 6n + 2: 8, 14, 20, 26, 32, …; got {depth}")
         if shortcut not in SHORTCUTS:
             unknown_name("shortcut", shortcut, SHORTCUTS)
         if positive_int("width", width) % 2 and shortcut == "pad":
-            raise ValueError(
+            raise ArgumentError(
                 f"width must be even, as shortcut='pad' adds half of the new zeros on either side: {width}"
             )
         make_conv = ConvolutionFactory(

@@ -3,9 +3,20 @@
 from ._conv import FlexConv1d as FlexConv1d
 from ._conv import FlexConv2d as FlexConv2d
 from ._conv import FlexConv3d as FlexConv3d
+from ._conv import FlexConvNd as FlexConvNd
+from ._conv import KernelFactory as KernelFactory
 from ._conv import refresh_extents as refresh_extents
+from ._extent import Extent as Extent
+from ._extent import parameters_changed as parameters_changed
 from ._grid import Axis as Axis
+from ._grid import TapRange as TapRange
 from ._grid import coordinate_grid as coordinate_grid
+from ._grid import filled as filled
+from ._grid import mesh as mesh
+from ._guard import effective_sigma as effective_sigma
+from ._lengths import can_look as can_look
+from ._lengths import check_lengths as check_lengths
+from ._lengths import hide_padding as hide_padding
 from ._mask import GaussianMask as GaussianMask
 from ._mask import RotatedGaussianMask as RotatedGaussianMask
 from ._streaming import Streaming as Streaming
@@ -13,6 +24,9 @@ from .kernels import GENERATORS as GENERATORS
 from .kernels import MLP as MLP
 from .kernels import NSIREN as NSIREN
 from .kernels import SIREN as SIREN
+from .kernels import USUAL_SCALE as USUAL_SCALE
+from .kernels import USUAL_TAPS as USUAL_TAPS
+from .kernels import Affine as Affine
 from .kernels import FourierNet as FourierNet
 from .kernels import GaborNet as GaborNet
 from .kernels import KernelGenerator as KernelGenerator
@@ -28,6 +42,7 @@ __all__ = [
     "FlexConv1d",
     "FlexConv2d",
     "FlexConv3d",
+    "FlexConvNd",
     "FourierNet",
     "GaborNet",
     "GaussianMask",
@@ -36,6 +51,7 @@ __all__ = [
     "NJet",
     "RotatedGaussianMask",
     "Streaming",
+    "TapRange",
     "coordinate_grid",
     "refresh_extents",
 ]

@@ -14,12 +14,24 @@ from torch import nn
 
 from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, no_autocast
-from ..ops._conv import ALGORITHMS, conv_nd
-from ..ops._geometry import Padding, Pads, output_size, plain_padding, resolve_padding
-from ..ops._low_rank import Alike, Factors, LowRank, Source, as_tensor
+from ..errors import ArgumentError, ArgumentTypeError, UsageError
+from ..ops import (
+    ALGORITHMS,
+    Alike,
+    Factors,
+    LowRank,
+    Padding,
+    Pads,
+    Source,
+    as_tensor,
+    conv_nd,
+    output_size,
+    plain_padding,
+    resolve_padding,
+)
 from ._cache import KernelCache
 from ._extent import Extent, SizeSource, refresh
-from ._grid import Axis, Window, mesh, tap_weights
+from ._grid import Axis, TapRange, mesh, tap_weights
 from ._lengths import check_lengths, hide_padding
 from ._mask import GaussianMask
 from .kernels import GENERATORS, KernelGenerator
@@ -60,7 +72,7 @@ class FlexConvNd(nn.Module):
         self.groups = positive_int("groups", groups)
         for name, value in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if value % self.groups:
-                raise ValueError(f"{name} (={value}) must be divisible by groups (={groups})")
+                raise ArgumentError(f"{name} (={value}) must be divisible by groups (={groups})")
         self.kernel_size = per_axis("kernel_size", kernel_size, self.dims, minimum=1)
         self.stride = per_axis("stride", stride, self.dims, minimum=1)
         self.dilation = per_axis("dilation", dilation, self.dims, minimum=1)
@@ -108,13 +120,13 @@ class FlexConvNd(nn.Module):
         self._follow()
         return self._sample(self._extent.taps)
 
-    def _sample(self, windows: Sequence[Window]) -> torch.Tensor:
+    def _sample(self, windows: Sequence[TapRange]) -> torch.Tensor:
         """Kernel values on a window of the grid → [out_channels, in_channels/groups, *sizes]."""
         lines = self._lines(windows)
         mask = None if self.mask is None else self.mask(lines, self.axes)
         return self._finish(self.generator(mesh(lines)), mask, windows)
 
-    def _finish(self, values: torch.Tensor, mask: torch.Tensor | None, windows: Sequence[Window]) -> torch.Tensor:
+    def _finish(self, values: torch.Tensor, mask: torch.Tensor | None, windows: Sequence[TapRange]) -> torch.Tensor:
         """Generated values [channels, *sizes] and the mask's [*sizes] → the kernel on a window of the grid."""
         if mask is not None:
             values = values * mask
@@ -124,12 +136,12 @@ class FlexConvNd(nn.Module):
             values = values * tap_weights(self.axes, windows, like=values)
         return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
 
-    def _lines(self, windows: Sequence[Window]) -> list[torch.Tensor]:
+    def _lines(self, windows: Sequence[TapRange]) -> list[torch.Tensor]:
         """The coordinates of a window's taps, axis by axis."""
         dtype, device = self.generator.compute_dtype, self._like().device
         return [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(self.axes, windows, strict=True)]
 
-    def _sample_factors(self, windows: Sequence[Window]) -> LowRank:
+    def _sample_factors(self, windows: Sequence[TapRange]) -> LowRank:
         """The kernel on a window of the grid by its factors; the bias of the output map counts as one more feature."""
         output = self.generator.output_map
         assert output is not None
@@ -144,7 +156,7 @@ class FlexConvNd(nn.Module):
         source = self._source(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
         return LowRank(Alike([source], self.generator.compute_dtype))
 
-    def _source(self, factors: Source, windows: Sequence[Window]) -> Source:
+    def _source(self, factors: Source, windows: Sequence[TapRange]) -> Source:
         """Factors of the kernel from a mix [·, rank], and a basis [*block, rank] that begins with the windows."""
         block = tuple(slice(stop - start) for start, stop in windows)
         shape = self.out_channels, self.in_channels // self.groups
@@ -182,7 +194,7 @@ class FlexConvNd(nn.Module):
         return conv_nd(self.dims, x, weight, bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
 
     def _refuse_torchscript(self) -> NoReturn:
-        raise RuntimeError(
+        raise UsageError(
             f"{type(self).__name__} samples its kernel in forward, which TorchScript cannot hold: give torch.jit or "
             f"torch.onnx flexconv.materialize(model), which has plain convolutions in its place, or write a file with "
             f"flexconv.export.export(model, path)"
@@ -191,7 +203,7 @@ class FlexConvNd(nn.Module):
     def __prepare_scriptable__(self) -> NoReturn:  # what torch.jit.script asks for before it looks at the code
         self._refuse_torchscript()
 
-    def _weight(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor:
+    def _weight(self, windows: tuple[TapRange, ...], dtype: torch.dtype | None) -> torch.Tensor:
         """Kernel values on the windows, in `dtype`; in evaluation without gradients, those of the last time."""
 
         def sample() -> torch.Tensor:
@@ -209,7 +221,7 @@ class FlexConvNd(nn.Module):
         once = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         return not once and self._ahead is None
 
-    def _fresh(self, windows: tuple[Window, ...], dtype: torch.dtype | None) -> torch.Tensor | LowRank:
+    def _fresh(self, windows: tuple[TapRange, ...], dtype: torch.dtype | None) -> torch.Tensor | LowRank:
         """A kernel that is used once: by its factors where it has any, since transforms of those are fewer."""
         kernel = self._ahead
         if kernel is None:
@@ -217,7 +229,7 @@ class FlexConvNd(nn.Module):
             kernel = self._sample_factors(windows) if by_factors else self._sample(windows)
         return kernel if dtype is None else kernel.to(dtype)
 
-    def _pads_of(self, windows: Sequence[Window]) -> Pads:
+    def _pads_of(self, windows: Sequence[TapRange]) -> Pads:
         """Padding that puts a window's taps where they are in the whole grid; negative where they look elsewhere."""
         return tuple(
             (left - start * step, right - (size - stop) * step)
@@ -230,7 +242,7 @@ class FlexConvNd(nn.Module):
         for size, whole in zip(x.shape[2:], self.pads, strict=True):
             widest = {"reflect": size - 1, "circular": size}.get(self.padding_mode, max(whole))
             if max(whole) > widest:
-                raise ValueError(
+                raise ArgumentError(
                     f"padding_mode={self.padding_mode!r} can pad an axis of {size} samples by at most {widest}; "
                     f"kernel_size {self.kernel_size} with padding={self.padding!r} may need {max(whole)}"
                 )
@@ -249,25 +261,25 @@ class FlexConvNd(nn.Module):
 
     def _check_kind(self, x: torch.Tensor) -> None:
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{type(self).__name__} wants a tensor; got {type(x).__name__}")
+            raise ArgumentTypeError(f"{type(self).__name__} wants a tensor; got {type(x).__name__}")
         if not x.is_floating_point():
-            raise TypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
+            raise ArgumentTypeError(f"{type(self).__name__} wants a real floating-point input; got {x.dtype}")
         if x.ndim not in (self.dims + 1, self.dims + 2) or x.shape[-1 - self.dims] != self.in_channels:
             sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[self.dims]
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
         dtype = self._like().dtype
         if x.dtype != dtype and not autocast_enabled(x.device.type):
-            raise TypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
+            raise ArgumentTypeError(f"input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
 
     def _check_sizes(self, sizes: Sequence[int]) -> None:
         for size, taps, step, pads, spread in zip(
             sizes, self.kernel_size, self.stride, self.pads, self.dilation, strict=True
         ):
             if output_size(size, taps, step, pads, spread) < 1 or size < 1:
-                raise ValueError(
+                raise ArgumentError(
                     f"input size {tuple(sizes)} is too small for kernel_size {self.kernel_size} with "
                     f"padding={self.padding!r} and dilation {self.dilation}"
                 )
@@ -281,7 +293,7 @@ class FlexConvNd(nn.Module):
             return self.mask
         return self.generator if hasattr(self.generator, "size_parameters") else None  # type: ignore[return-value]
 
-    def _windows_in_force(self) -> tuple[Window, ...]:
+    def _windows_in_force(self) -> tuple[TapRange, ...]:
         if torch.compiler.is_compiling():
             return self._extent.given
         self._follow()
@@ -349,12 +361,12 @@ class FlexConvNd(nn.Module):
         else:
             generator = kernel(self.dims, channels, device=device, dtype=dtype)
         if not isinstance(generator, KernelGenerator):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"kernel must be a name ({', '.join(GENERATORS)}), a KernelGenerator or a function that makes one; "
                 f"got {kernel!r}"
             )
         if (generator.dims, generator.channels) != (self.dims, channels):
-            raise ValueError(
+            raise ArgumentError(
                 f"the kernel generator makes {generator.channels} channels in {generator.dims}D; this layer needs "
                 f"out_channels × in_channels / groups = {channels} in {self.dims}D"
             )
@@ -370,9 +382,9 @@ class FlexConvNd(nn.Module):
                 unknown_name("mask", mask, ["gaussian"])
             return GaussianMask(self.dims, device=device, dtype=dtype)
         if mask is not None and not isinstance(mask, GaussianMask):
-            raise TypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
+            raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
         if mask is not None and mask.dims != self.dims:
-            raise ValueError(f"the mask has {mask.dims} axes; this layer has {self.dims}")
+            raise ArgumentError(f"the mask has {mask.dims} axes; this layer has {self.dims}")
         return mask
 
     def extra_repr(self) -> str:
@@ -415,7 +427,7 @@ class FlexConv1d(FlexConvNd):
         if lengths is None:
             return super().forward(x)
         if self.padding_mode != "zeros":
-            raise ValueError(f"lengths needs padding_mode='zeros'; this layer has {self.padding_mode!r}")
+            raise ArgumentError(f"lengths needs padding_mode='zeros'; this layer has {self.padding_mode!r}")
         lengths = check_lengths(lengths, x)
         return hide_padding(super().forward(hide_padding(x, lengths)), self.output_lengths(lengths))
 

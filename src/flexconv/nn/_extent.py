@@ -25,7 +25,8 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]  (the
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ._grid import Axis, Window
+from ..errors import ArgumentError
+from ._grid import Axis, TapRange
 
 WINDOW_SLACK = 1e-4  # in taps: rounding may never make the window smaller than what the graph keeps
 
@@ -64,9 +65,9 @@ class Extent:
     def __init__(self, axes: Sequence[Axis]) -> None:
         self.axes = tuple(axes)
         self.whole = tuple(axis.whole for axis in axes)
-        self.taps: tuple[Window, ...] = self.whole  # exactly what is kept
-        self.windows: tuple[Window, ...] = self.whole  # what eager code computes: the rung above, axis by axis
-        self.given: tuple[Window, ...] = self.whole  # what compiled code computes: one rung for all axes
+        self.taps: tuple[TapRange, ...] = self.whole  # exactly what is kept
+        self.windows: tuple[TapRange, ...] = self.whole  # what eager code computes: the rung above, axis by axis
+        self.given: tuple[TapRange, ...] = self.whole  # what compiled code computes: one rung for all axes
         self._seen: _Values | Versions | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -76,7 +77,7 @@ class Extent:
     def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str) -> None:
         """Set the window from host copies `values` of the source's size parameters."""
         if not all(math.isfinite(v) for parameter in values for v in parameter.flatten().tolist()):
-            raise ValueError(
+            raise ArgumentError(
                 f"cannot size the kernel of {name}: its size parameters must be finite, "
                 f"but are {[v.tolist() for v in values]}"
             )
@@ -129,7 +130,7 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
             extent.give()
 
 
-def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> Window:
+def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> TapRange:
     """The taps between two bounds, by the very comparison the graph makes."""
     x = axis.coordinates(axis.whole, device=low.device, dtype=low.dtype)
     kept = ((x > low) & (x < high)).nonzero().flatten().tolist()

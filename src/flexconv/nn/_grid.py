@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-Window = tuple[int, int]  # taps [start, stop) of an axis
+TapRange = tuple[int, int]  # taps [start, stop) of an axis
 
 FINEST_RUNG = 8  # the ladder halves at least down to 1/8 of the grid …
 SHORTEST_LONG_RUNG = 64  # … and below that while a rung still holds this many taps
@@ -59,25 +59,25 @@ class Axis(NamedTuple):
         return min(self.size, 2 if self.causal else 3)
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> TapRange:
         """The window that leaves nothing out."""
         return (0, self.size)
 
-    def coordinates(self, window: Window, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    def coordinates(self, window: TapRange, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """Coordinates of the taps in `window` → [stop − start]. The same numbers whatever the window."""
         index = torch.arange(*window, device=device, dtype=dtype)
         if self.causal:
             return 1.0 - (self.size - 1 - index) * self.spacing
         return (index - (self.size - 1) / 2) * self.spacing
 
-    def taps_between(self, low: float, high: float, *, slack: float = 0.0) -> Window:
-        """Window of the taps with low < coordinate < high; `slack` widens both ends by that many spacings."""
+    def taps_between(self, low: float, high: float, *, slack: float = 0.0) -> TapRange:
+        """TapRange of the taps with low < coordinate < high; `slack` widens both ends by that many spacings."""
         start = math.floor(_clip((low - self.first) / self.spacing - slack, -1.0, self.size)) + 1
         stop = math.ceil(_clip((high - self.first) / self.spacing + slack, -1.0, self.size))
         start = max(0, start)
         return start, max(start, min(self.size, stop))
 
-    def rung(self, needed: Window, steps_below_whole: int | None = None) -> Window:
+    def rung(self, needed: TapRange, steps_below_whole: int | None = None) -> TapRange:
         """The smallest window of the ladder that holds `needed`, or the one so many steps below the whole grid.
 
         Windows come in a few sizes at a few places, so that a compiled model meets few shapes. At its home place
@@ -94,7 +94,7 @@ class Axis(NamedTuple):
                     return start, start + size
         return self.whole
 
-    def steps_below_whole(self, window: Window) -> int:
+    def steps_below_whole(self, window: TapRange) -> int:
         """How many rungs of the ladder lie above a window of it."""
         sizes = ladder(self.size, self.causal)
         return len(sizes) - 1 - sizes.index(window[1] - window[0])
@@ -126,7 +126,7 @@ def ladder(size: int, causal: bool) -> tuple[int, ...]:
 
 
 def coordinate_grid(
-    axes: Sequence[Axis], windows: Sequence[Window], *, device: torch.device, dtype: torch.dtype
+    axes: Sequence[Axis], windows: Sequence[TapRange], *, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
     """Coordinates of every tap → [D, *sizes], entry d varying along axis d."""
     lines = [axis.coordinates(window, device=device, dtype=dtype) for axis, window in zip(axes, windows, strict=True)]
@@ -138,7 +138,7 @@ def mesh(lines: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(torch.meshgrid(*lines, indexing="ij"))
 
 
-def tap_weights(axes: Sequence[Axis], windows: Sequence[Window], *, like: torch.Tensor) -> torch.Tensor:
+def tap_weights(axes: Sequence[Axis], windows: Sequence[TapRange], *, like: torch.Tensor) -> torch.Tensor:
     """How much every tap of the windows stands for: 1, but where an axis has other ends → [*sizes]."""
     weights = like.new_ones(())
     for axis, window in zip(axes, windows, strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..errors import ArgumentError, ArgumentTypeError
 from ._extent import readable
 
 
@@ -16,9 +17,9 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> tor
     """
     lengths = torch.as_tensor(lengths)
     if lengths.numel() and (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool):
-        raise TypeError(f"lengths must be integers; got {lengths.dtype}")
+        raise ArgumentTypeError(f"lengths must be integers; got {lengths.dtype}")
     if x.ndim != 3 or lengths.shape != x.shape[:1]:
-        raise ValueError(
+        raise ArgumentError(
             f"lengths must hold one number per sequence of a batch [batch, channels, length]; "
             f"got lengths of shape {tuple(lengths.shape)} for an input of shape {tuple(x.shape)}"
         )
@@ -26,7 +27,7 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> tor
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or longest > x.shape[-1]:
             wrong = shortest if shortest < 0 else longest
-            raise ValueError(f"lengths must lie between 0 and the batch's length {x.shape[-1]}; got {wrong}")
+            raise ArgumentError(f"lengths must lie between 0 and the batch's length {x.shape[-1]}; got {wrong}")
     return lengths.to(x.device)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis_floats, positive_int, unknown_name
+from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
 from ._grid import Axis, coarser, coarsest, moved, origins, tap_weights
 from ._guard import SIGMA_FLOOR, guard, guarded_values
@@ -57,14 +58,14 @@ class GaussianMask(nn.Module):
         if form not in FORMS:
             unknown_name("mask form", form, FORMS)
         if threshold is not None and not 0 < threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold}")
+            raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold}")
         self.dims = positive_int("dims", dims)
         self.form = form
         self.threshold = threshold
         self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
         self.initial_sigma = per_axis_floats("sigma", sigma, dims)
         if 0 in self.initial_sigma:
-            raise ValueError(f"sigma must not be 0; got {sigma}")
+            raise ArgumentError(f"sigma must not be 0; got {sigma}")
         self.mean = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
         self.sigma = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
         GaussianMask.reset_parameters(self)
@@ -184,7 +185,7 @@ class RotatedGaussianMask(GaussianMask):
         dtype: torch.dtype | None = None,
     ) -> None:
         if dims != 2:
-            raise ValueError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
+            raise ArgumentError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
         (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))

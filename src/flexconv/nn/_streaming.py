@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from .._context import autocast_enabled
-from ..ops._conv import conv_nd
-from ..ops._geometry import output_size
+from ..errors import ArgumentError, UsageError
+from ..ops import conv_nd, output_size
 from ._conv import FlexConvNd
 
 _MIX_TIME = (
@@ -89,7 +89,7 @@ class _CausalState(nn.Module):
         if x.ndim == self.layer.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         if self.fed:
-            raise RuntimeError(f"{self.name} is called twice per chunk: its two uses would share one memory")
+            raise UsageError(f"{self.name} is called twice per chunk: its two uses would share one memory")
         self.fed = True
         layer, time = self.layer, 2 + self.axis
         if self.weight is None or self.past is None:
@@ -98,13 +98,13 @@ class _CausalState(nn.Module):
         assert self.past is not None
         began, now = ((*t.shape[:time], *t.shape[time + 1 :]) for t in (self.past, x))
         if began != now:
-            raise ValueError(
+            raise ArgumentError(
                 f"the stream began with batch, channels and sizes {began}; this chunk has {now}. Call reset() to start "
                 f"another stream"
             )
         mixed = self.past.dtype != x.dtype and not autocast_enabled(x.device.type)  # of which empty chunks know nothing
         if mixed or self.past.device != x.device:
-            raise ValueError(
+            raise ArgumentError(
                 f"the stream began in {self.past.dtype} on {self.past.device}; this chunk is {x.dtype} on {x.device}. "
                 f"Call reset() to start another stream"
             )
@@ -188,38 +188,38 @@ def _refuse_what_cannot_stream(model: nn.Module) -> None:
     for name, module in model.named_modules(remove_duplicate=False):
         label = f"{name or 'the model'} ({type(module).__name__})"
         if reason := getattr(module, "cannot_stream", None):
-            raise ValueError(f"{label} {reason}")
+            raise ArgumentError(f"{label} {reason}")
         if isinstance(module, FlexConvNd):
             _refuse_flexconv(label, module)
             if id(module) in seen:
-                raise ValueError(f"{label} appears twice in the model: its two uses would share one memory")
+                raise ArgumentError(f"{label} appears twice in the model: its two uses would share one memory")
             seen.add(id(module))
         elif isinstance(module, nn.modules.conv._ConvNd):
             padded = not isinstance(module.padding, str) and any(module.padding)
             if {*module.kernel_size, *module.stride} != {1} or module.transposed or padded:
-                raise ValueError(f"{label} reaches over time and keeps no memory: use FlexConv1d(padding='causal')")
+                raise ArgumentError(f"{label} reaches over time and keeps no memory: use FlexConv1d(padding='causal')")
         elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise ValueError(f"{label} has no running statistics: those of a chunk are not those of the stream")
+            raise ArgumentError(f"{label} has no running statistics: those of a chunk are not those of the stream")
         elif isinstance(module, _MIX_TIME) or any(
             kind.__module__ in ("torch.nn.modules.pooling", "torch.nn.modules.padding") for kind in type(module).__mro__
         ):
-            raise ValueError(f"{label} mixes samples over time, so its result on chunks is not that on the whole")
+            raise ArgumentError(f"{label} mixes samples over time, so its result on chunks is not that on the whole")
 
 
 def _refuse_flexconv(label: str, layer: FlexConvNd) -> None:
     causal = _causal_axes(layer)
     if not causal:
-        raise ValueError(
+        raise ArgumentError(
             f"{label} has padding={layer.padding!r} and would have to see the future: streaming needs padding='causal'"
             f"{' along one axis' if layer.dims > 1 else ''}"
         )
     if len(causal) > 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{label} has padding={layer.padding!r}, causal along {len(causal)} axes, and a stream has one axis of "
             f"time: leave 'causal' on that one, as in padding={('causal', 'same', 'same')[: layer.dims]}"
         )
     if layer.padding_mode != "zeros":
-        raise ValueError(f"{label} has padding_mode={layer.padding_mode!r}: streaming needs 'zeros'")
+        raise ArgumentError(f"{label} has padding_mode={layer.padding_mode!r}: streaming needs 'zeros'")
 
 
 def _causal_axes(layer: FlexConvNd) -> list[int]:

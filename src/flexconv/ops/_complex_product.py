@@ -15,14 +15,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .._fast.triton_support import triton_takes
 from ._steps import Steps, step
-from ._triton import triton_takes
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
     c = _room(a, columns, plain)
     if triton_takes(a) and all(map(fits_32_bits, (a, b, c))):
-        from ._complex_product_triton import launch
+        from .._fast.complex_product_triton import launch
 
         launch(a, b, c, conjugate)
     else:

@@ -8,11 +8,12 @@ import torch
 
 from .._arguments import per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, exporting
+from ..errors import ArgumentError, ArgumentTypeError
 from ._dft import dft_conv
 from ._direct import direct_conv
+from ._factored import LowRank, as_tensor
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
-from ._low_rank import LowRank, as_tensor
 from ._reference import reference_conv
 from ._select import pick
 
@@ -103,7 +104,7 @@ def conv_nd(
     geometry = Geometry(stride, resolve_padding(padding, weight.shape[2:], dilation), dilation, groups)
     for size, taps, step, pads, spread in zip(x.shape[2:], weight.shape[2:], *geometry[:3], strict=True):
         if output_size(size, taps, step, pads, spread) < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"nothing to compute: input size {tuple(x.shape[2:])} with padding {geometry.pads} is smaller than "
                 f"the kernel {tuple(weight.shape[2:])} with dilation {dilation}"
             )
@@ -125,29 +126,29 @@ def _check_tensors(
         if tensor is None:
             continue
         if not isinstance(tensor, (torch.Tensor, LowRank)):
-            raise TypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
+            raise ArgumentTypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
         if not tensor.is_floating_point():
-            raise TypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")
+            raise ArgumentTypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")
     if x.ndim != dims + 2 or weight.ndim != dims + 2:
-        raise ValueError(
+        raise ArgumentError(
             f"conv{dims}d wants x and weight of {dims + 2} dimensions; "
             f"got shapes {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     if 0 in weight.shape or 0 in x.shape[1:]:
-        raise ValueError(f"only the batch may be empty; got x {tuple(x.shape)} and weight {tuple(weight.shape)}")
+        raise ArgumentError(f"only the batch may be empty; got x {tuple(x.shape)} and weight {tuple(weight.shape)}")
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is None:
             continue
         if tensor.device != x.device:
-            raise ValueError(f"x is on {x.device} but {name} is on {tensor.device}: move one of them")
+            raise ArgumentError(f"x is on {x.device} but {name} is on {tensor.device}: move one of them")
         if tensor.dtype != x.dtype and not autocast_enabled(x.device.type):
-            raise TypeError(f"x is {x.dtype} but {name} is {tensor.dtype}: convert one of them")
+            raise ArgumentTypeError(f"x is {x.dtype} but {name} is {tensor.dtype}: convert one of them")
     out_channels, fan_in = weight.shape[:2]
     if out_channels % groups:
-        raise ValueError(f"weight has {out_channels} output channels, not divisible by groups={groups}")
+        raise ArgumentError(f"weight has {out_channels} output channels, not divisible by groups={groups}")
     if x.shape[1] != fan_in * groups:
-        raise ValueError(
+        raise ArgumentError(
             f"x has {x.shape[1]} channels; weight {tuple(weight.shape)} with groups={groups} wants {fan_in * groups}"
         )
     if bias is not None and tuple(bias.shape) != (out_channels,):
-        raise ValueError(f"bias must have shape ({out_channels},); got {tuple(bias.shape)}")
+        raise ArgumentError(f"bias must have shape ({out_channels},); got {tuple(bias.shape)}")

@@ -23,9 +23,9 @@ from ._dft_gains import gains_of
 from ._dft_matrices import Points, Recipe, cached_matrices, constant_matrices, shapes
 from ._dft_transform import analyse, synthesise
 from ._direct import direct_conv
+from ._factored import LowRank, as_tensor
 from ._fft import fft_conv
 from ._geometry import Geometry, output_size, skip_unread_samples
-from ._low_rank import LowRank, as_tensor
 
 LARGEST_WHOLE = 2**20  # entries of a matrix for all axes at once; beyond, an axis at a time is faster
 LARGEST_OF_FEW = 2**22  # the same where launches cost more than arithmetic: …

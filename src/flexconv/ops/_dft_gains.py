@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ._dft_matrices import Recipe
 from ._dft_transform import analyse
-from ._low_rank import LowRank
+from ._factored import LowRank
 
 
 def gains_of(

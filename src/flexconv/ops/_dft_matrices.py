@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..errors import UsageError
+
 
 class Points(NamedTuple):
     """Positions start, start + step, … along one axis."""
@@ -139,7 +141,7 @@ class MatrixCache:
         if key in self._recent:
             self._recent.move_to_end(key)
         elif capturing:
-            raise RuntimeError(
+            raise UsageError(
                 "a CUDA graph is being captured and the transform matrices of this convolution do not exist yet: "
                 "run the same shapes once before the capture"
             )

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 from .._context import autocast_enabled, no_autocast
 from ._circular import circular_correlation, low_rank_correlation
+from ._factored import LowRank, as_tensor
 from ._geometry import Geometry, output_size, skip_unread_samples, span, zero_pad
-from ._low_rank import LowRank, as_tensor
 
 
 def fft_conv(

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from .._arguments import as_int, unknown_name
-from ._low_rank import LowRank
+from ..errors import ArgumentError, ArgumentTypeError
+from ._factored import LowRank
 
 Kernel = TypeVar("Kernel", bound=torch.Tensor | LowRank)
 
@@ -54,9 +55,9 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
     elif isinstance(padding, Sequence):
         entries = padding
     else:
-        raise TypeError(f"padding must be a name, an int or one entry per axis; got {padding!r}")
+        raise ArgumentTypeError(f"padding must be a name, an int or one entry per axis; got {padding!r}")
     if len(entries) != dims:
-        raise ValueError(f"padding must have {dims} entries, one per axis; got {len(entries)}: {padding!r}")
+        raise ArgumentError(f"padding must have {dims} entries, one per axis; got {len(entries)}: {padding!r}")
     return tuple(_resolve_axis(*each) for each in zip(entries, kernel_size, dilation, strict=True))
 
 
@@ -78,7 +79,7 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
             return reach, 0
         if entry == "same":
             if reach % 2:
-                raise ValueError(
+                raise ArgumentError(
                     f"padding='same' centres the kernel and needs an odd kernel size; got {taps}. "
                     f"Use {taps - 1 or 1} or {taps + 1}, or padding='causal', or (left, right) integers"
                 )
@@ -90,7 +91,7 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
         left, right = map(as_int, entry)
         if left is not None and right is not None:
             return left, right
-    raise TypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
+    raise ArgumentTypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
 
 
 def output_size(length: int, taps: int, stride: int, pads: tuple[int, int], dilation: int) -> int:

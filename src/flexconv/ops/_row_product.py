@@ -12,13 +12,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ._triton import triton_takes
+from .._fast.triton_support import triton_takes
 
 
 def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) -> torch.Tensor:
     """The first `length` positions of matrix · x[s], for every s."""
     if triton_takes(x):
-        from ._row_product_triton import launch
+        from .._fast.row_product_triton import launch
 
         y = x.new_empty(len(x), length)
         launch(matrix, x if x.stride(1) == 1 else x.contiguous(), y, width)

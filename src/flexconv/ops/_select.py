@@ -16,8 +16,8 @@ import torch
 
 from .._context import autocast_enabled, exporting
 from . import _rates_cpu, _rates_cuda
+from ._factored import LowRank
 from ._geometry import Geometry
-from ._low_rank import LowRank
 from ._work import WORK, Problem
 
 NEAR_TIE = 0.9  # direct convolutions vary more around their estimate, so that a tie goes to the others

@@ -6,15 +6,17 @@
 The command `flexconv train` does the same.
 """
 
+from ..errors import MissingPackageError
+
 try:
     import lightning.fabric as _fabric  # noqa: F401
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackageError(
         'flexconv.train needs lightning and a few more packages: pip install "flexconv[train]"'
     ) from error
 
 from ._model import build_model
-from ._read import build_recipe, list_recipes, load_recipe
+from ._read import build_recipe, import_yaml, list_recipes, load_recipe, merge, parse_override, plain
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .evaluate import Score, evaluate, evaluate_exactly
 from .fitting import fit
@@ -56,12 +58,16 @@ __all__ = [
     "evaluate_exactly",
     "fit",
     "fit_classifier",
+    "import_yaml",
     "leave_processes",
     "list_recipes",
     "load_checkpoint",
     "load_data",
     "load_recipe",
     "make_fabric",
+    "merge",
+    "parse_override",
+    "plain",
     "resume",
     "save_checkpoint",
     "train",

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..data import DataSplits
+from ..errors import ArgumentError
 from ..models import Model, create_model, from_pretrained, list_models, list_pretrained
 from .optim import penalties
 from .recipe import ModelRecipe, Recipe
@@ -28,11 +29,11 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
 
 def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
     if settings.name not in list_models() and (settings.name in list_pretrained() or Path(settings.name).is_dir()):
-        raise ValueError(f"{settings.name} is a trained model: to go on with it, set model.pretrained to true")
+        raise ArgumentError(f"{settings.name} is a trained model: to go on with it, set model.pretrained to true")
     options = {**data.model_arguments, **settings.options}
     model = create_model(settings.name, **options)
     if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
-        raise ValueError(
+        raise ArgumentError(
             f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
             f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
         )
@@ -45,13 +46,13 @@ def _trained_model(name: str, data: DataSplits) -> Model:
     Of a model that does not name its classes, they are others where there are more or fewer.
     """
     if name in list_models() and not Path(name).is_dir():
-        raise ValueError(f"{name} is an architecture, not a trained model: set model.pretrained to false")
+        raise ArgumentError(f"{name} is an architecture, not a trained model: set model.pretrained to false")
     model = from_pretrained(name)
     lacking = data.model_arguments.keys() - model.config.keys()
     if lacking or model.config["in_channels"] != data.in_channels:
         kind = "series" if "length" in model.config else "images"
         here = "images" if data.image_size is not None else "series"
-        raise ValueError(
+        raise ArgumentError(
             f"{name} is for {kind} with in_channels {model.config['in_channels']}; {data.name} has {here} with "
             f"{data.in_channels}"
         )

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import unknown_name
+from ..errors import ArgumentError, ArgumentTypeError, MissingFileError, MissingPackageError
 from .recipe import KINDS, AnyRecipe, DataRecipe, ModelRecipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -113,7 +114,7 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
     `above` are the recipes that begin from this one.
     """
     if name in above:
-        raise ValueError(f"recipes cannot begin from each other: {' → '.join((*above, name))}")
+        raise ArgumentError(f"recipes cannot begin from each other: {' → '.join((*above, name))}")
     path, variant = _locate(name)
     content = _read(path)
     content["variants"] = _mapping(content.get("variants"), f"variants of {path.name}")
@@ -121,7 +122,7 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
         return content, variant
     base_name = content.pop("base")
     if not isinstance(base_name, str):
-        raise TypeError(f"base of {path.name} must name a recipe; got {base_name!r}")
+        raise ArgumentTypeError(f"base of {path.name} must name a recipe; got {base_name!r}")
     if _FILE.fullmatch(base_name):
         base_name = str(path.parent / base_name)
     base, base_variant = _file(base_name, (*above, name))
@@ -141,11 +142,11 @@ def _locate(name: str) -> tuple[Path, str]:
     if own and not path.is_file():
         beside = [str(each) for each in path.parent.glob("*.y*ml")]
         near = difflib.get_close_matches(str(path), beside, n=1)
-        raise FileNotFoundError(f"there is no recipe file {stem!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+        raise MissingFileError(f"there is no recipe file {stem!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if not path.is_file():
         near = difflib.get_close_matches(name, list_recipes(), n=1)
         hint = f": did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"unknown recipe {name!r}{hint} list_recipes() (flexconv recipes) has all of them")
+        raise ArgumentError(f"unknown recipe {name!r}{hint} list_recipes() (flexconv recipes) has all of them")
     return path, variant
 
 
@@ -155,7 +156,7 @@ def _apply_variant(
     if name not in variants:
         unknown_name(f"variant of recipe {recipe!r}", name, variants)
     if name in above:
-        raise ValueError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
+        raise ArgumentError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
     changes = _mapping(variants[name], f"variant {name!r} of recipe {recipe!r}")
     if "base" in changes:
         tree = _apply_variant(tree, variants, changes.pop("base"), recipe, (*above, name))
@@ -165,7 +166,7 @@ def _apply_variant(
 def _mapping(value: object, what: str) -> dict[str, Any]:
     """A copy of a mapping, or of nothing."""
     if not isinstance(value, Mapping | None):
-        raise TypeError(f"{what} must be a mapping; got {value!r}")
+        raise ArgumentTypeError(f"{what} must be a mapping; got {value!r}")
     return dict(value or {})
 
 
@@ -176,30 +177,30 @@ def _without(name: str, variant: str) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = _parse(path.read_text("utf-8"))
-    except _yaml().YAMLError as error:
-        raise ValueError(f"{path.name} is not YAML: {_one_line(error)}") from error
+    except import_yaml().YAMLError as error:
+        raise ArgumentError(f"{path.name} is not YAML: {_one_line(error)}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name} is not text in UTF-8: {error}") from error
+        raise ArgumentError(f"{path.name} is not text in UTF-8: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
+        raise ArgumentError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
     return dict(content)
 
 
 @functools.lru_cache(maxsize=128)
 def _parse(text: str) -> Any:
     """YAML is slow to read, and bases are read again and again. Nobody changes what comes out."""
-    return _yaml().safe_load(text)
+    return import_yaml().safe_load(text)
 
 
 def parse_override(text: str) -> dict[str, Any]:
     """`optim.lr=0.1` → {"optim": {"lr": 0.1}}; the value is YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ValueError(f"a change to a recipe is written key=value, as in optim.lr=0.001; got {text!r}")
+        raise ArgumentError(f"a change to a recipe is written key=value, as in optim.lr=0.001; got {text!r}")
     try:
-        leaf = _yaml().safe_load(value)
-    except _yaml().YAMLError as error:
-        raise ValueError(f"the value in {text!r} is not YAML: {_one_line(error)}") from error
+        leaf = import_yaml().safe_load(value)
+    except import_yaml().YAMLError as error:
+        raise ArgumentError(f"the value in {text!r} is not YAML: {_one_line(error)}") from error
     if isinstance(leaf, str):
         with contextlib.suppress(ValueError):  # YAML reads 1e-3 as text
             leaf = float(leaf)
@@ -216,11 +217,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(told.split())
 
 
-def _yaml() -> types.ModuleType:
+def import_yaml() -> types.ModuleType:
     try:
         import yaml  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
-        raise ImportError('recipes need PyYAML: pip install "flexconv[train]"') from error
+        raise MissingPackageError('recipes need PyYAML: pip install "flexconv[train]"') from error
     return yaml
 
 
@@ -230,7 +231,7 @@ def _yaml() -> types.ModuleType:
 def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
         instead = f", as in {{name: {tree}}}" if path in ("model", "data") and isinstance(tree, str) else ""
-        raise TypeError(f"{path or 'a recipe'} must be a mapping of keys to values{instead}; got {tree!r}")
+        raise ArgumentTypeError(f"{path or 'a recipe'} must be a mapping of keys to values{instead}; got {tree!r}")
     if cls is ModelRecipe:  # everything but these is an option of the model, which the registry knows
         own = {key: value for key, value in tree.items() if key in ("name", "pretrained")}
         options = _mapping(tree.get("options"), f"{path}.options")
@@ -249,7 +250,7 @@ def _build(cls: type, tree: object, path: str) -> Any:
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ValueError(f"{path or 'the recipe'} lacks {', '.join(map(repr, missing))}")
+        raise ArgumentError(f"{path or 'the recipe'} lacks {', '.join(map(repr, missing))}")
     return cls(**values)
 
 
@@ -265,7 +266,7 @@ def _convert(hint: Any, value: object, path: str) -> Any:
     if typing.get_origin(hint) is tuple:
         kinds = typing.get_args(hint)
         if not isinstance(value, Sequence) or len(value) != len(kinds):
-            raise TypeError(f"{path} must be a list of {len(kinds)} values; got {value!r}")
+            raise ArgumentTypeError(f"{path} must be a list of {len(kinds)} values; got {value!r}")
         return tuple(_convert(kind, v, path) for kind, v in zip(kinds, value, strict=True))
     if hint is float and isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -275,7 +276,7 @@ def _convert(hint: Any, value: object, path: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value, right = float(value), True
     if not right:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{path} must be {'a mapping' if kind is Mapping else f'of type {kind.__name__}'}; got {value!r}"
         )
     return value

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from rich.markup import escape
 
+from ..errors import UsageError
+
 MAGIC = b"flexconv checkpoint 1\n"
 KEEP = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UsageError):
     """A checkpoint that cannot be written, or one that cannot be trusted."""
 
 

@@ -14,11 +14,11 @@ from lightning.fabric import Fabric
 from rich.markup import escape
 from torch import nn
 
-from .._regions import compiled_regions
+from .._fast.capture import GraphEngine, brief
+from .._fast.kernel_batch import KernelsTogether
+from .._fast.regions import compiled_regions
 from ..data import Batch
 from ..nn import refresh_extents
-from ..nn._together import KernelsTogether
-from .graph import GraphEngine, brief
 from .recipe import Recipe
 
 STEPS_WORTH_COMPILING = 1000  # on a GPU: that many one by one take longer than the compiler, which needs a minute

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
-from ..nn._grid import Axis, coordinate_grid
+from ..nn import Axis, coordinate_grid
 from ..nn.kernels import KernelGenerator
 from .recipe import FitRecipe
 
@@ -67,7 +67,7 @@ class FitGroup:
         if torch.version.hip is not None:  # the kernels have instructions of NVIDIA's cards
             return None
         try:
-            from ._fused_fit import FusedSirenStep, FusedStep, can_fuse, can_fuse_siren
+            from .._fast.fused_fit import FusedSirenStep, FusedStep, can_fuse, can_fuse_siren
         except ImportError:
             return None
         lines = self.rows[:, 0, 0], self.rows[0, 1]

@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .._arguments import unknown_name
-from ..data._pictures import _pillow
+from ..data import import_pillow
+from ..errors import ArgumentTypeError
 from ..nn.kernels import GENERATORS, KernelGenerator
 from ._machine import machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
@@ -51,7 +52,7 @@ def fit(
     either.
     """
     if not isinstance(recipe, FitRecipe):
-        raise TypeError(f"fit wants a recipe of kind fit; got {type(recipe).__name__}")
+        raise ArgumentTypeError(f"fit wants a recipe of kind fit; got {type(recipe).__name__}")
     folder = RunFolder(out)
     _refuse_used(folder)
     return run_fit(recipe, folder, device, console, new=True)
@@ -253,7 +254,7 @@ def _save_png(output: torch.Tensor, target: torch.Tensor, path: Path, is_picture
         low, high = target.amin(), target.amax()
         output = (output - low) / (high - low).clamp(min=1e-12)
     pixels = (output.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    _pillow().fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(path)
+    import_pillow().fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(path)
 
 
 def _device(name: str) -> torch.device:

@@ -20,12 +20,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..models._files import write_atomically
-from ._read import _read, _yaml, build_recipe, plain
+from .._files import write_atomically
+from ..errors import UsageError
+from ._read import _read, build_recipe, import_yaml, plain
 from .recipe import AnyRecipe
 
 
-class RunError(RuntimeError):
+class RunError(UsageError):
     """A run folder that cannot be used as asked."""
 
 
@@ -53,7 +54,7 @@ class RunFolder:
 
     def write_recipe(self, recipe: AnyRecipe) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        text = _yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True)
+        text = import_yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True)
         write_atomically(self._recipe, text.encode())
 
     def read_recipe(self) -> AnyRecipe:

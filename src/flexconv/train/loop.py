@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import nn
 
-from .._regions import Region
+from .._fast.regions import Region
 from ..data import Batch, DataSplits, DeviceBatches
+from ..errors import UsageError
 from ..nn import refresh_extents
 from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
@@ -34,7 +35,7 @@ from .stopping import Interrupted, stop_on_signal
 SHOW_SECONDS = 0.5  # between updates of the display, each of which waits for the device
 
 
-class DivergedError(RuntimeError):
+class DivergedError(UsageError):
     """The loss is not a finite number any more."""
 
 

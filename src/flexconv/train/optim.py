@@ -8,10 +8,10 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from ..nn import GaussianMask
-from ..nn._conv import FlexConvNd
+from .._fast.adam import FusedAdam
+from ..errors import ArgumentError
+from ..nn import FlexConvNd, GaussianMask
 from ..spectrum import alias_penalty
-from ._adam import FusedAdam
 from .recipe import OptimRecipe, Recipe, ScheduleRecipe
 
 
@@ -96,7 +96,7 @@ def kernel_norm(model: nn.Module) -> torch.Tensor:
     """Σ ‖kernel‖₂ + ‖bias‖₂ over the FlexConvs of a model → scalar: what the paper's code calls weight decay."""
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no FlexConv layer: there is no kernel to penalise")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is no kernel to penalise")
     norms = [layer._weight(layer._windows_in_force(), None).norm() for layer in layers]
     norms += [layer.bias.norm() for layer in layers if layer.bias is not None]
     return torch.stack(norms).sum()

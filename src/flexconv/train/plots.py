@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..nn._conv import FlexConvNd
+from ..nn import FlexConvNd
 from .folder import RunFolder
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._arguments import positive, unknown_name
+from ..errors import ArgumentError
 from ..spectrum import FORMULAS, METHODS
 
 ENGINES = ("auto", "eager", "compiled", "graph")
@@ -25,10 +26,12 @@ class ModelRecipe:
     def __post_init__(self) -> None:
         if self.pretrained and self.options:
             given = ", ".join(f"model.{option}" for option in self.options)
-            raise ValueError(f"a trained model is as it was made: leave out {given}, or set model.pretrained to false")
+            raise ArgumentError(
+                f"a trained model is as it was made: leave out {given}, or set model.pretrained to false"
+            )
         for option, instead in (("device", "--device, or device= of train"), ("dtype", "precision")):
             if option in self.options:
-                raise ValueError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
+                raise ArgumentError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class DataRecipe:
     def __post_init__(self) -> None:
         _one_of("data.protocol", self.protocol, ("honest", "paper"))
         if not 0 <= self.validation < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"data.validation is a share of the training set, at least 0, below 1; got {self.validation}"
             )
 
@@ -78,7 +81,7 @@ class OptimRecipe:
         if self.clip is not None:
             positive("optim.clip", self.clip)
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"optim.betas must be at least 0 and below 1; got {list(self.betas)}")
+            raise ArgumentError(f"optim.betas must be at least 0 and below 1; got {list(self.betas)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +138,10 @@ class Recipe:
         _one_of("engine", self.engine, ENGINES)
         _check_seed(self.seed)
         if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
+            raise ArgumentError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+                raise ArgumentError(f"{name} must be at least 1; got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,11 +157,13 @@ class CrossResolutionRecipe(Recipe):
         super().__post_init__()
         _one_of("crop", self.crop, ("taper", "hard"))
         if self.source < 2 or self.target < 2:
-            raise ValueError(f"source and target must be at least 2 samples; got {self.source} and {self.target}")
+            raise ArgumentError(f"source and target must be at least 2 samples; got {self.source} and {self.target}")
         if self.data.resolution is not None:
-            raise ValueError("data.resolution is set by source and target in a cross-resolution recipe: leave it out")
+            raise ArgumentError(
+                "data.resolution is set by source and target in a cross-resolution recipe: leave it out"
+            )
         if self.finetune_epochs < 0:
-            raise ValueError(f"finetune_epochs must be at least 0; got {self.finetune_epochs}")
+            raise ArgumentError(f"finetune_epochs must be at least 0; got {self.finetune_epochs}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,15 +184,15 @@ class FitRecipe:
 
     def __post_init__(self) -> None:
         if self.model.pretrained:
-            raise ValueError("model.pretrained must be false: a fit begins with new generators")
+            raise ArgumentError("model.pretrained must be false: a fit begins with new generators")
         if not self.target:
-            raise ValueError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
+            raise ArgumentError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
         _at_least_0("fit", self, "lr", "omega_factor")
         _check_seed(self.seed)
         for name in ("steps", "record_every", "images_at_once"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+                raise ArgumentError(f"{name} must be at least 1; got {value}")
 
 
 KINDS: dict[str, type] = {"classify": Recipe, "cross-resolution": CrossResolutionRecipe, "fit": FitRecipe}
@@ -202,11 +207,11 @@ def _one_of(name: str, value: str, known: Mapping[str, Any] | Sequence[str]) -> 
 
 def _check_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be at least 0 and below 2**63; got {seed}")
+        raise ArgumentError(f"seed must be at least 0 and below 2**63; got {seed}")
 
 
 def _at_least_0(path: str, recipe: object, *names: str) -> None:
     for name in names:
         value = getattr(recipe, name)
         if value is not None and not 0 <= value < math.inf:
-            raise ValueError(f"{path}.{name} must be a finite number of at least 0; got {value}")
+            raise ArgumentError(f"{path}.{name} must be a finite number of at least 0; got {value}")

@@ -18,11 +18,10 @@ from rich.console import Console
 from torch import nn
 
 from .. import data as datasets
-from ..data import DataSplits, DeviceBatches
-from ..data._recordings import FULL_SCALE
+from ..data import FULL_SCALE, DataSplits, DeviceBatches
+from ..errors import ArgumentError
 from ..models import Inputs, Model, from_pretrained, save_pretrained
-from ..nn import refresh_extents
-from ..nn._conv import FlexConvNd
+from ..nn import FlexConvNd, refresh_extents
 from ..resolution import at_resolution, measurable_norms, recalibrate_batchnorm
 from ._machine import machine, now
 from ._model import build_model
@@ -79,7 +78,7 @@ def resume(
         return folder.read_results()
     if isinstance(recipe, FitRecipe):
         if engine is not None:
-            raise ValueError(f"engine={engine!r} is for training; {folder.path} is a fit")
+            raise ArgumentError(f"engine={engine!r} is for training; {folder.path} is a fit")
         recipe = recipe if root is None else replace(recipe, root=os.fspath(root))
         return run_fit(recipe, folder, device, console, new=False)
     if root is not None:

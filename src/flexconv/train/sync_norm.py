@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..errors import ArgumentError
+
 
 class _SumOverProcesses(torch.autograd.Function):
     """Σ over all processes; every one of them gets it, so the gradient is a sum as well."""
@@ -29,7 +31,7 @@ class SyncedBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  (the name of the base class)
         if input.ndim < 2:
-            raise ValueError(f"batch norm wants [batch, channels, …]; got {tuple(input.shape)}")
+            raise ArgumentError(f"batch norm wants [batch, channels, …]; got {tuple(input.shape)}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         if not self.training:

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 
 from .. import data as datasets
 from .._arguments import per_axis, positive, positive_int, unknown_name
-from ..data import DamagedDataError, MissingDataError, data_root, resize_images
-from ..data._pictures import read_picture
+from ..data import DamagedDataError, MissingDataError, data_root, read_picture, resize_images
+from ..errors import ArgumentError, ArgumentTypeError
 
 RANDOM_FILE = "alexnet/flexconv_random_kernel.npy"
 ALEXNET_FILE = "alexnet/alexnet_conv1_weight_64x3x11x11_f32.npy"
@@ -49,7 +49,7 @@ def load_targets(target: str, *, root: str | os.PathLike[str] | None = None, **o
     make = TARGETS.get(target)
     if make is None and not Path(target).expanduser().is_file():
         known = ", ".join(map(repr, TARGETS))
-        raise ValueError(f"unknown target {target!r}: choose one of {known}, or an image file")
+        raise ArgumentError(f"unknown target {target!r}: choose one of {known}, or an image file")
     known = [name for name in inspect.signature(make or picture).parameters if name not in ("root", "path")]
     for option in options:
         if option not in known:
@@ -96,7 +96,7 @@ def alexnet(root: Path, *, index: int = 0, channel: int | None = 0, size: int = 
         )
     weight = torch.from_numpy(_array(path, (64, 3, 11, 11)))
     if not 0 <= index < 64 or (channel is not None and not 0 <= channel < 3):
-        raise ValueError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {index}, channel {channel}")
+        raise ArgumentError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {index}, channel {channel}")
     values = weight[index : index + 1] if channel is None else weight[index, channel][None, None]
     if positive_int("size", size) != 11:
         values = F.interpolate(values, size=(size, size), mode="bilinear", align_corners=False)
@@ -120,7 +120,7 @@ def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[
 def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # noqa: ARG001
     """A flower of `size` × `size` pixels with five veined petals; the canvas is larger by `margin` times that."""
     if not 0 <= margin < float("inf"):
-        raise ValueError(f"margin is a share of the flower's size, at least 0; got {margin}")
+        raise ArgumentError(f"margin is a share of the flower's size, at least 0; got {margin}")
     pixels = positive_int("size", size) + 2 * round(size * margin / 2)
     line = (torch.arange(pixels, dtype=torch.float64) - (pixels - 1) / 2) * 2 / size  # the flower spans −1 to 1
     y, x = torch.meshgrid(line, line, indexing="ij")
@@ -160,7 +160,7 @@ def _size(images: torch.Tensor, size: int | tuple[int, int] | None) -> str:
 
 def _listed(name: str, values: object) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise TypeError(f"{name} must be a list; got {values!r}")
+        raise ArgumentTypeError(f"{name} must be a list; got {values!r}")
     return list(values)
 
 

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .._records import COUNTS, Record, counted_in, is_number, metrics_by_split
-from ._style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
+from ..errors import ArgumentError
+from .style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
 
 COLOURS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
 DECADES = 2.0  # a loss that falls through more is drawn on a logarithmic axis
@@ -27,16 +28,18 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
     """
     records = list(records)
     if not records:
-        raise ValueError("there are no records to draw; plot_curves wants a list of dictionaries")
+        raise ArgumentError("there are no records to draw; plot_curves wants a list of dictionaries")
     count = counted_in(records)
     if count is None:
-        raise ValueError(f"every record needs its {' or '.join(COUNTS)}; the first has {sorted(records[0])}")
+        raise ArgumentError(f"every record needs its {' or '.join(COUNTS)}; the first has {sorted(records[0])}")
     found = metrics_by_split(records)
     chosen = list(metrics) if metrics is not None else [name for name, splits in found.items() if {*splits} - {""}]
     if missing := [name for name in chosen if name not in found]:
-        raise ValueError(f"no record has the metric {missing[0]!r}; there are {', '.join(map(repr, found)) or 'none'}")
+        raise ArgumentError(
+            f"no record has the metric {missing[0]!r}; there are {', '.join(map(repr, found)) or 'none'}"
+        )
     if not chosen:
-        raise ValueError(f"no record has a metric named like 'train_loss'; the first has {sorted(records[0])}")
+        raise ArgumentError(f"no record has a metric named like 'train_loss'; the first has {sorted(records[0])}")
     columns = min(len(chosen), 3)
     rows = math.ceil(len(chosen) / columns)
     figure = new_figure(PAGE if columns > 1 else PAGE / 2, 2.5 * rows)

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from .. import _sample as sample
-from ..nn._conv import FlexConvNd
-from ..nn._grid import mesh
+from ..nn import FlexConvNd, mesh
 from ..nn.kernels import GaborNet
-from ._style import span
+from .style import span
 
 POINTS = {1: 400, 2: 97, 3: 97}  # per axis of a picture
 AT_A_TIME = 1 << 22  # values kept at once

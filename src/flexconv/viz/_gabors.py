@@ -11,11 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import _sample as sample
 from .._arguments import positive_int
-from ..nn._conv import FlexConvNd
+from ..errors import ArgumentError
+from ..nn import FlexConvNd
 from ..nn.kernels import GaborNet
 from ._gabor_numbers import Gabor, effects, gabor
 from ._spectrum_numbers import decibels, top_frequency
-from ._style import (
+from .style import (
     BLUE,
     ENERGY,
     FAINT,
@@ -60,7 +61,7 @@ def plot_gabors(layer: FlexConvNd, *, channels: int = 4) -> Figure:
     layer = sample.check_layer(layer, "plot_gabors")
     generator = layer.generator
     if not isinstance(generator, GaborNet):
-        raise ValueError(
+        raise ArgumentError(
             "plot_gabors draws the Gabor filters of a MAGNet or GaborNet; "
             f"the generator of this layer is {type(generator).__name__}, which has none"
         )

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from .. import _sample as sample
 from .._arguments import as_int, positive_int
-from ..nn._conv import FlexConvNd
+from ..errors import ArgumentError, ArgumentTypeError
+from ..nn import FlexConvNd
 from ._kernel_curves import draw_curves
 from ._kernel_images import draw_images
-from ._style import some_of, styled, times
+from .style import some_of, styled, times
 
 
 @styled
@@ -50,11 +51,13 @@ def channel_pairs(layer: FlexConvNd, channels: int | Sequence[tuple[int, int]]) 
         return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", number), outputs * inputs)]
     pairs = list(channels) if isinstance(channels, Sequence) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-        raise TypeError(f"channels must be a number, or pairs (output channel, input channel); got {channels!r}")
+        raise ArgumentTypeError(
+            f"channels must be a number, or pairs (output channel, input channel); got {channels!r}"
+        )
     for pair in pairs:
         if not (0 <= pair[0] < outputs and 0 <= pair[1] < inputs):
             groups = " per group" if layer.groups > 1 else ""
-            raise ValueError(
+            raise ArgumentError(
                 f"there is no channel pair {tuple(pair)}: the kernel has {outputs} output channels and "
                 f"{inputs} input channels{groups}, counted from 0"
             )

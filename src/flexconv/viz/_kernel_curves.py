@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import _sample as sample
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis
+from ..nn import Axis, FlexConvNd
 from ._kernel_images import say_nothing_is_left
-from ._style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
+from .style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
 
 MOST_STEMS = 80  # taps drawn one by one; above, their curve says more
 CURVE_POINTS = 1200

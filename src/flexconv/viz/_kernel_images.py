@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from .. import _sample as sample
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis, Window
-from ._style import (
+from ..nn import Axis, FlexConvNd, TapRange
+from .style import (
     FAINT,
     NAMES,
     PAGE,
@@ -40,7 +39,7 @@ class Plane(NamedTuple):
         """Values [*k], of which the first across is tap `start` → [rows, columns]."""
         return values if self.across is None else np.take(values, self.at - start, axis=self.across)
 
-    def of(self, windows: Sequence[Window], axes: Sequence[Axis]) -> tuple[tuple[float, float], tuple[float, float]]:
+    def of(self, windows: Sequence[TapRange], axes: Sequence[Axis]) -> tuple[tuple[float, float], tuple[float, float]]:
         """The ends of a window: (top, bottom), (left, right)."""
         return span(axes[self.rows], windows[self.rows]), span(axes[self.columns], windows[self.columns])
 
@@ -93,7 +92,7 @@ def draw_plane(
     panel: Axes,
     values: np.ndarray,
     plane: Plane,
-    windows: Sequence[Window],
+    windows: Sequence[TapRange],
     axes: Sequence[Axis],
     limit: float | None,
 ) -> AxesImage:

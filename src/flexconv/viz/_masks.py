@@ -14,9 +14,8 @@ from torch import nn
 
 from .. import _sample as sample
 from .._arguments import positive_int
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis, Window
-from ._style import (
+from ..nn import Axis, FlexConvNd, TapRange
+from .style import (
     BLUE,
     FAINT,
     GREEN,
@@ -138,5 +137,5 @@ def _line(layer: FlexConvNd, d: int) -> torch.Tensor:
     return torch.linspace(*span(layer.axes[d], layer.axes[d].whole), POINTS, device=device, dtype=dtype)
 
 
-def _ends(axes: Sequence[Axis], taps: Sequence[Window]) -> list[tuple[float, float]]:
+def _ends(axes: Sequence[Axis], taps: Sequence[TapRange]) -> list[tuple[float, float]]:
     return [span(axis, each) for axis, each in zip(axes, taps, strict=True)]

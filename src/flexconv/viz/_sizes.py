@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import _sample as sample
 from .._arguments import positive_int
-from ._style import NAMES, PAGE, depth_colours, new_figure, shorten, some_of, styled
+from ..errors import ArgumentError, ArgumentTypeError
+from .style import NAMES, PAGE, depth_colours, new_figure, shorten, some_of, styled
 
 History = Mapping[str, Sequence[tuple[float, int | Sequence[int]]]]
 
@@ -26,7 +27,7 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
     """
     curves = {name: _check_sizes(name, points) for name, points in history.items()}
     if not any(curves.values()):
-        raise ValueError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
+        raise ArgumentError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
     names = [list(curves)[index] for index in sample.evenly(positive_int("most", most), len(curves))]
     dims = max(len(size) for points in curves.values() for _, size in points)
     title = f"Kernel sizes in taps, {some_of(len(names), len(curves), 'layers')}"
@@ -53,7 +54,7 @@ def _check_sizes(name: str, points: Sequence[tuple[float, int | Sequence[int]]])
     try:
         curve = [(step, (size,) if isinstance(size, int) else tuple(size)) for step, size in points]
     except (TypeError, ValueError):
-        raise TypeError(f"sizes of layer {name!r} must be a list of (step, size); got {points!r}") from None
+        raise ArgumentTypeError(f"sizes of layer {name!r} must be a list of (step, size); got {points!r}") from None
     if wrong := [size for _, size in curve if not 1 <= len(size) <= 3]:
-        raise ValueError(f"sizes of layer {name!r} must have 1 to 3 axes; got {wrong[0]}")
+        raise ArgumentError(f"sizes of layer {name!r} must have 1 to 3 axes; got {wrong[0]}")
     return curve

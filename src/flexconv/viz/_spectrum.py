@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 
 from .. import _sample as sample
 from .._arguments import positive
-from ..nn._conv import FlexConvNd
+from ..errors import ArgumentError
+from ..nn import FlexConvNd
 from ._spectrum_drawing import RESOLUTIONS, View, draw_curves, draw_images, legend
 from ._spectrum_numbers import bandwidth, channels_shown, limits, marginal, resampled, top_frequency
-from ._style import NAMES, PAGE, new_figure, some_of, styled
+from .style import NAMES, PAGE, new_figure, some_of, styled
 
 MEASURED_AT = 8  # times the layer's own density, as in `flexconv.spectrum.measured_bandwidth`
 FINEST = 24  # … and at most this much where a limit lies further out
@@ -46,12 +47,12 @@ def plot_spectrum(
     """
     layer = sample.check_layer(layer, "plot_spectrum")
     if not isinstance(scales, Sequence) or not 1 <= len(scales) <= len(RESOLUTIONS) or len({*scales}) < len(scales):
-        raise ValueError(f"scales must be 1 to {len(RESOLUTIONS)} different numbers, such as (1, 2); got {scales!r}")
+        raise ArgumentError(f"scales must be 1 to {len(RESOLUTIONS)} different numbers, such as (1, 2); got {scales!r}")
     if not 0 < energy < 1:
-        raise ValueError(f"energy must lie between 0 and 1, a share of the whole; got {energy}")
+        raise ArgumentError(f"energy must lie between 0 and 1, a share of the whole; got {energy}")
     view = _view(layer, scales, mask=mask, cutoff=cutoff, share=energy)
     if not all(map(math.isfinite, view.measured)):
-        raise ValueError("the kernel has values that are not finite: there is no spectrum to draw")
+        raise ArgumentError("the kernel has values that are not finite: there is no spectrum to draw")
     kind = f"{type(layer).__name__}, {type(layer.generator).__name__}{'' if mask else ' without the mask'}"
     channels = some_of(len(channels_shown(layer)), layer.generator.channels, "channels")
     images = min(2.9, (PAGE - 0.8) / len(scales)) if layer.dims == 2 else 0.0

@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis
+from ..nn import Axis, FlexConvNd
 from ._spectrum_numbers import Curve, decibels, plane, top_frequency
-from ._style import BLUE, ENERGY, FAINT, GREEN, INK, ORANGE, PALE, PURPLE, RED, SKY, Dashes, frame, times
+from .style import BLUE, ENERGY, FAINT, GREEN, INK, ORANGE, PALE, PURPLE, RED, SKY, Dashes, frame, times
 
 FLOOR = -80.0  # decibels
 REACH = 12.0  # curves go as far as a limit, unless it lies beyond so many times the largest Nyquist frequency

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 
 from .. import _sample as sample
-from .._bandwidth import energy_spectrum
-from ..nn._conv import FlexConvNd
-from ..nn._grid import Axis
-from ..ops._fft import fast_length
-from ..spectrum import formulas_of, max_frequency
+from ..nn import Axis, FlexConvNd
+from ..ops import fast_length
+from ..spectrum import energy_spectrum, formulas_of, max_frequency
 
 Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at them
 

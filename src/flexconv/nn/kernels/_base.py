@@ -10,6 +10,7 @@ from torch import nn
 from ..._arguments import positive_int
 from ..._context import no_autocast
 from ..._hooks import hooks_of
+from ...errors import ArgumentError, ArgumentTypeError
 from .._grid import Axis
 from ._linear import Affine
 
@@ -50,18 +51,20 @@ class KernelGenerator(nn.Module):
 
     def features(self, points: torch.Tensor) -> torch.Tensor:
         """What the output map is given, at points [n, D] → [n, width]."""
-        raise TypeError(f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}")
+        raise ArgumentTypeError(
+            f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}"
+        )
 
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         """Kernel values at points [n, D] → [n, channels]."""
         if self.output_map is None:
             shape = tuple(points.shape)
-            raise TypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {shape}")
+            raise ArgumentTypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {shape}")
         return self.output_map(self.features(points))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again."""
-        raise TypeError(f"{type(self).__name__} must define reset_parameters()")
+        raise ArgumentTypeError(f"{type(self).__name__} must define reset_parameters()")
 
     def attach_(self, axes: Sequence[Axis]) -> None:
         """Learn which grid a layer samples. For generators whose values depend on the whole of it."""
@@ -74,7 +77,7 @@ class KernelGenerator(nn.Module):
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
         if coordinates.ndim < 1 or coordinates.shape[0] != self.dims:
-            raise ValueError(
+            raise ArgumentError(
                 f"coordinates must have shape [{self.dims}, *grid], one entry per axis; got {tuple(coordinates.shape)}"
             )
         grid = coordinates.shape[1:]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..._arguments import per_axis_floats, positive, unknown_name
+from ...errors import ArgumentError
 from ._mfn import MultiplicativeFilterNetwork
 
 GAMMA_SHAPES = ("per_filter", "shared")
@@ -55,7 +56,7 @@ class GaborNet(MultiplicativeFilterNetwork):
         if gamma_shape not in GAMMA_SHAPES:
             unknown_name("gamma_shape", gamma_shape, GAMMA_SHAPES)
         if steerable and dims != 2:
-            raise ValueError(f"steerable envelopes turn in a plane: dims must be 2; got {dims}")
+            raise ArgumentError(f"steerable envelopes turn in a plane: dims must be 2; got {dims}")
         super().__init__(
             dims, channels, hidden=hidden, layers=layers, input_scale=input_scale, device=device, dtype=dtype
         )

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..._arguments import as_int, per_axis_floats, positive
 from ..._matmul import matmul
+from ...errors import ArgumentError, ArgumentTypeError
 from .._grid import Axis
 from ._base import KernelGenerator
 
@@ -48,13 +49,13 @@ class NJet(KernelGenerator):
     ) -> None:
         super().__init__(dims, channels)
         if (whole := as_int(order)) is None:
-            raise TypeError(f"order must be an int; got {order!r}")
+            raise ArgumentTypeError(f"order must be an int; got {order!r}")
         if whole < 0:
-            raise ValueError(f"order must be at least 0; got {order}")
+            raise ArgumentError(f"order must be at least 0; got {order}")
         self.order, self.reach = whole, positive("reach", reach)
         self.unit = None if unit is None else per_axis_floats("unit", unit, dims)
         if self.unit and min(self.unit) <= 0:
-            raise ValueError(f"unit must be positive; got {unit}")
+            raise ArgumentError(f"unit must be positive; got {unit}")
         self.axes: tuple[Axis, ...] | None = None
         #: multi-indices n of the derivatives, in the order of `alpha`'s columns
         self.orders = [n for n in itertools.product(range(whole + 1), repeat=dims) if sum(n) <= whole]
@@ -111,7 +112,7 @@ class NJet(KernelGenerator):
 
     def _unit(self) -> list[float]:
         if self.unit is None:
-            raise ValueError("an NJet outside a layer needs its unit: the σ it starts with, such as one tap spacing")
+            raise ArgumentError("an NJet outside a layer needs its unit: the σ it starts with, such as one tap spacing")
         return self.unit
 
     def extra_repr(self) -> str:

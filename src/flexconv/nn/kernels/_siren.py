@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..._arguments import positive_int
+from ...errors import ArgumentError
 from ._base import KernelGenerator
 from ._linear import Affine
 
@@ -41,9 +42,11 @@ class SIREN(KernelGenerator):
     ) -> None:
         super().__init__(dims, channels)
         if positive_int("layers", layers) < 2:
-            raise ValueError(f"a {type(self).__name__} needs at least 2 linear maps, or it has no sine; got {layers=}")
+            raise ArgumentError(
+                f"a {type(self).__name__} needs at least 2 linear maps, or it has no sine; got {layers=}"
+            )
         if omega_0 == 0 or not math.isfinite(omega_0):
-            raise ValueError(f"omega_0 must be finite and not 0, as weights are drawn ∝ 1/omega_0; got {omega_0}")
+            raise ArgumentError(f"omega_0 must be finite and not 0, as weights are drawn ∝ 1/omega_0; got {omega_0}")
         self.initial_omega_0, self.learn_omega_0 = float(omega_0), learn_omega_0
         widths = [dims, *[positive_int("hidden", hidden)] * (layers - 1), channels]
         self.maps = nn.ModuleList(

@@ -1,0 +1,188 @@
+"""The logs of real runs, and which of them belong to a recipe.
+
+A log is the folder of a run without its weights: recipe.yaml, metrics.jsonl, results.json (machines.jsonl), and those
+of its stages. It counts for a recipe whose network, data and optimisation are the same; seed, precision and engine may
+differ, and are told. A run of another length is no result of the recipe: it is listed with what differs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexconv.models import CONFIG, SHIPPED
+from flexconv.train import FitRecipe, RunFolder, load_recipe, plain
+from flexconv.train.folder import _lists
+from flexconv.train.recipe import AnyRecipe, CrossResolutionRecipe
+
+from ._item import NOTHING
+from ._measures import Measure
+
+CIRCUMSTANCES = {
+    *("about", "seed", "precision", "engine", "deterministic", "checkpoint_seconds"),
+    *("root", "data.root", "data.split_seed", "images_at_once", "record_every"),
+}
+LENGTHS = {"epochs", "finetune_epochs", "steps"}
+SETTINGS = ("optim.", "schedule.", "batch_size", "lr", *LENGTHS)  # what a shorter run may have of its own
+
+
+class Log:
+    """What a run left: its recipe, a line per epoch, and its results once it was finished."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        folder = RunFolder(path)
+        self.recipe = folder.read_recipe()
+        self.finished = folder.finished
+        self.results: dict[str, Any] = folder.read_results() if folder.finished else {}
+        stages = [RunFolder(path / stage) for stage in ("source", "target")]
+        self.metrics = folder.read_metrics() + [line for stage in stages for line in stage.read_metrics()]
+        self.machines = folder.read_machines() + [line for stage in stages for line in stage.read_machines()]
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @property
+    def card(self) -> str:
+        """What it ran on: a GPU's name, or "cpu, 1 threads"."""
+        facts = self.results.get("source", self.results)
+        return facts.get("device") or (self.machines[-1]["device"] if self.machines else "not recorded")
+
+    @property
+    def seconds(self) -> float:
+        if isinstance(self.recipe, FitRecipe):
+            return self.results.get("seconds", 0.0)
+        return sum(record.get("epoch_seconds", 0.0) for record in self.metrics)
+
+    @property
+    def chosen(self) -> str:
+        """Which weights were tested."""
+        if not self.finished:
+            return NOTHING
+        facts = self.results.get("source", self.results)
+        names = {"last": "last epoch", "validation": "best validation epoch", "test": "best test epoch"}
+        chosen = "last step" if isinstance(self.recipe, FitRecipe) else names.get(facts.get("selected"), NOTHING)
+        return f"{chosen}, again in float32" if "first_test" in facts else chosen
+
+    @property
+    def budget(self) -> str:
+        """How long it trained, and in which numbers and engine where these are not float32 and eager."""
+        recipe = self.recipe
+        if isinstance(recipe, FitRecipe):
+            steps = {record["target"]: record["step"] for record in self.metrics}  # the last ones, of those begun
+            done, planned = min(steps.values(), default=0), f"{recipe.steps}"
+            unit = "steps" if self.finished else f"steps of {len(steps)} targets"
+        else:
+            done, unit = sum("epoch" in record for record in self.metrics), "epochs"
+            tuned = recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0
+            planned = f"{recipe.epochs} + {tuned}" if tuned else f"{recipe.epochs}"
+        text = f"{planned} {unit}" if self.finished else f"{done} of {planned} {unit}, interrupted"
+        extras = [] if isinstance(recipe, FitRecipe) else [recipe.precision, self._engine(recipe.engine)]
+        return ", ".join([text, *(extra for extra in extras if extra not in ("fp32", "eager", "auto"))])
+
+    def _engine(self, asked_for: str) -> str:
+        """The one that took the steps; in logs from before that was written down, the one that was asked for."""
+        facts = [self.results.get("source", self.results), *reversed(self.machines)]
+        return next((each["engine"] for each in facts if "engine" in each), asked_for)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A log that has to do with a recipe; `differs` is empty where it is a run of it as it is."""
+
+    log: Log
+    differs: Mapping[str, tuple[Any, Any]]  # dotted key → (of the recipe, of the run)
+
+    def counts(self, measure: Measure | None = None) -> bool:
+        """Whether its numbers are the recipe's: this one, or all of them."""
+        untuned = measure is not None and measure.before_tuning and self.differs.keys() == {"finetune_epochs"}
+        return self.log.finished and (untuned or not self.differs)
+
+    @property
+    def difference(self) -> str:
+        names = {key: key.removeprefix("optim.") for key in self.differs}
+        return "; ".join(f"{names[key]} {_short(ours)} for {_short(its)}" for key, (its, ours) in self.differs.items())
+
+
+class Ledger:
+    """The logs in a folder, looked up by recipe.
+
+    Arguments:
+        results: the folder; runs lie in runs/, timings in timing/.
+        load: makes a recipe of a name; smoke runs have smaller ones.
+        own_weights: whether pictures may show networks of runs that are here but not shipped.
+
+    """
+
+    def __init__(
+        self, results: Path, *, load: Callable[[str], AnyRecipe] = load_recipe, own_weights: bool = True
+    ) -> None:
+        self.results, self.load, self.own_weights = results, functools.cache(load), own_weights
+        self.of = functools.cache(self._of)
+
+    @property
+    def runs(self) -> Path:
+        return self.results / "runs"
+
+    @functools.cached_property
+    def logs(self) -> list[Log]:
+        found = sorted(self.runs.glob("*/recipe.yaml"))
+        return [Log(path.parent) for path in found]
+
+    def _of(self, name: str) -> list[Match]:
+        """The logs of a recipe, those that count first, then by seed."""
+        wanted = self.load(name)
+        found = [Match(log, differences(wanted, log.recipe)) for log in self.logs]
+        found = [match for match in found if _related(match)]
+        return sorted(found, key=lambda match: (not match.counts(), match.log.seed, match.log.path.name))
+
+    def finished(self, name: str, measure: Measure | None = None) -> list[Log]:
+        """Runs of a recipe as it is, one per seed; or those that have one number of it."""
+        return one_per_seed(self.of(name), measure)
+
+    def network(self, recipe: str, shipped: str) -> Path | None:
+        """A folder with the trained network of a recipe: of a run that is here, else the shipped one, else None.
+
+        Of a cross-resolution run it is the one trained at the source resolution.
+        """
+        logs = self.finished(recipe) if self.own_weights else []
+        folders = [log.path / stage / "weights" for log in logs for stage in ("", "source")]
+        return next((folder for folder in [*folders, SHIPPED / shipped] if (folder / CONFIG).is_file()), None)
+
+
+def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> list[Log]:
+    """The logs that count, wholly or for one number; of several with one seed, the first."""
+    seeds: dict[int, Log] = {}
+    for match in matches:
+        if match.counts(measure):
+            seeds.setdefault(match.log.seed, match.log)
+    return list(seeds.values())
+
+
+def differences(wanted: AnyRecipe, run: AnyRecipe) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ, circumstances aside."""
+    left, right = _flat(plain(wanted)), _flat(plain(run))
+    keys = [key for key in dict.fromkeys([*left, *right]) if key not in CIRCUMSTANCES]
+    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+
+
+def _related(match: Match) -> bool:
+    """A run of the recipe, or one of another length: only then other settings are a matter of budget too."""
+    if not match.differs:
+        return True
+    return bool(LENGTHS & set(match.differs)) and all(key.startswith(SETTINGS) for key in match.differs)
+
+
+def _flat(tree: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(tree, Mapping) and tree:
+        parts = [_flat(value, f"{path}.{key}" if path else str(key)) for key, value in tree.items()]
+        return {key: value for part in parts for key, value in part.items()}
+    return {path: None if tree == {} else _lists(tree)}
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

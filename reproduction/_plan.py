@@ -1,0 +1,123 @@
+"""What is still to be run, as commands, with how long it will take as far as logs tell."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexconv.models import list_pretrained
+from flexconv.train import FitRecipe
+from flexconv.train.recipe import CrossResolutionRecipe, Recipe
+
+from ._ledger import Ledger
+from ._pictures import Pictures
+from ._work import run_folder
+
+FAST = ("precision=bf16",)  # on a GPU
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A part of the paper that is to be run, by recipe and number of seeds."""
+
+    title: str
+    recipes: tuple[str, ...]
+    seeds: int = 1
+
+
+_ABLATIONS = ("gabor", "gabor-anisotropic", "gabor-init", "fourier", "siren", "njet", "conv3", "conv33")
+_KODAK = ("magnet-shared", "gabor", "gabor-init", "fourier", "siren", "siren-10")
+_SERIES = ("smnist", "pmnist", "scifar10", "npcifar10", "character-trajectories")
+_CROSS = "cross-resolution-cifar10"
+
+WANTED = (
+    Wanted("a. CIFAR-10, FlexNet-7, 350 epochs", ("flexnet7-cifar10",), 3),
+    Wanted("b. series", tuple(f"flextcn-{data}{variant}" for data in _SERIES for variant in ("", "/2-blocks"))),
+    Wanted(
+        "c. 16 → 32 pixels",
+        (f"{_CROSS}/no-penalty", f"{_CROSS}/f-magnet", f"{_CROSS}/f-flexconv", _CROSS, f"{_CROSS}/exact"),
+        3,
+    ),
+    Wanted("d. Kodak", ("kodak", *(f"kodak/{variant}" for variant in _KODAK))),
+    Wanted(
+        "d. Figure 4",
+        tuple(
+            f"fit-{target}{variant}"
+            for target in ("gabor", "random", "alexnet")
+            for variant in ("", "/magnet-s", "/siren", *(f"/njet-{n}" for n in range(1, 10)))
+        ),
+    ),
+    Wanted(
+        "e. CIFAR-10 ablations, MNIST",
+        (
+            *(f"flexnet7-cifar10/{variant}" for variant in _ABLATIONS),
+            *("ckcnn7-cifar10", "ckcnn7-cifar10/magnet", "resnet44-cifar10", "flexnet3-cifar10", "flexnet5-cifar10"),
+            "flexnet7-mnist",
+        ),
+    ),
+    Wanted("f. SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
+)
+
+
+def plan(ledger: Ledger) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Title → (command, estimate) of every run that is wanted and not there."""
+    return [(wanted.title, _missing(wanted, ledger)) for wanted in WANTED]
+
+
+def to_ship(runs: Path = Path("results/runs")) -> list[str]:
+    """Commands that ship the networks which figures show, for those that are not shipped yet."""
+    from . import items
+
+    wanted = {name: recipe for item in items() if isinstance(item, Pictures) for name, recipe in item.networks.items()}
+    stages = {name: "source" if recipe.startswith("cross") else "" for name, recipe in wanted.items()}
+    return [
+        f"flexconv ship {run_folder(runs, recipe, 0) / stages[name]} --name {name}"
+        for name, recipe in wanted.items()
+        if name not in list_pretrained()
+    ]
+
+
+def _missing(wanted: Wanted, ledger: Ledger) -> list[tuple[str, str]]:
+    done = {(name, log.seed) for name in wanted.recipes for log in ledger.finished(name)}
+    runs = [(name, seed) for name in wanted.recipes for seed in range(wanted.seeds) if (name, seed) not in done]
+    return [(command(name, seed, ledger), estimate(name, ledger)) for name, seed in runs]
+
+
+def command(name: str, seed: int, ledger: Ledger) -> str:
+    """What starts a run, or goes on with it, in the folder where `flexconv paper --run` would put it."""
+    is_fit = isinstance(ledger.load(name), FitRecipe)
+    folder, verb = run_folder(Path("results/runs"), name, seed), "fit" if is_fit else "train"
+    begun = [log for log in ledger.logs if log.path.name == folder.name and not log.finished]
+    if any(next(log.path.rglob("*.ckpt"), None) for log in begun):
+        return f"flexconv {verb} --resume {folder}"
+    settings = [f"seed={seed}"] if seed else []
+    settings += [] if is_fit else FAST
+    return " ".join(["flexconv", verb, name, *(f"--set {each}" for each in settings), f"--out {folder}"])
+
+
+def estimate(name: str, ledger: Ledger) -> str:
+    """GPU time by the log of a run of the same network on the same data, whatever its length or resolution.
+
+    By its median epoch, and the quickest of several logs: others may have shared their GPU.
+    """
+    recipe = ledger.load(name)
+    if isinstance(recipe, FitRecipe):
+        return "unknown"
+    epochs = recipe.epochs + (recipe.finetune_epochs if isinstance(recipe, CrossResolutionRecipe) else 0)
+    found = []
+    for log in ledger.logs:
+        other = log.recipe
+        same = not isinstance(other, FitRecipe) and _cost(other) == _cost(recipe)
+        times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
+        if same and times and not log.card.startswith("cpu"):
+            found.append((statistics.median(times), log.path.name))
+    if not found:
+        return "unknown"
+    seconds, log_name = min(found)
+    return f"{seconds * epochs / 60:.0f} minutes, by {seconds:.1f} s per epoch of {log_name}"
+
+
+def _cost(recipe: Recipe | CrossResolutionRecipe) -> tuple[object, ...]:
+    """What an epoch takes its time for: not where masks and frequencies start."""
+    return recipe.model.name, recipe.model.options.get("generator"), recipe.data.name

@@ -1,0 +1,26 @@
+"""Figure 7: kernels step by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flexconv.models import Model
+
+from ._pictures import Pictures, largest_layer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _steps(model: Model) -> Figure:
+    from flexconv import viz
+
+    return viz.plot_kernel(largest_layer(model))
+
+
+FIGURE = Pictures(
+    name="figure7",
+    title="Figure 7: kernels step by step: generator, mask, product, cropped",
+    networks={"flexnet7-cifar10": "flexnet7-cifar10"},
+    views={"kernel": _steps},
+)

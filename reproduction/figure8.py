@@ -1,0 +1,46 @@
+"""Figure 8: kernels and their spectra, with and without a penalty on aliasing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flexconv.models import Model
+from flexconv.resolution import at_resolution
+
+from ._pictures import Pictures, largest_layer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _spectrum(model: Model) -> Figure:
+    from flexconv import viz
+
+    return viz.plot_spectrum(largest_layer(model), scales=(1, 2))
+
+
+def _kernel(model: Model) -> Figure:
+    from flexconv import viz
+
+    return viz.plot_kernel(largest_layer(model), channels=1)
+
+
+def _finer_kernel(model: Model) -> Figure:
+    from flexconv import viz
+
+    return viz.plot_kernel(largest_layer(at_resolution(model, 2)), channels=1)
+
+
+FIGURE = Pictures(
+    name="figure8",
+    title="Figure 8: spectra and kernels at two resolutions, with and without the penalty on aliasing",
+    networks={
+        "flexnet7-cifar10-16px": "cross-resolution-cifar10",
+        **{
+            f"flexnet7-cifar10-16px-{penalty}": f"cross-resolution-cifar10/{penalty}"
+            for penalty in ("no-penalty", "f-magnet", "f-flexconv", "exact")
+        },
+    },
+    views={"spectrum": _spectrum, "kernel": _kernel, "kernel-twice-as-fine": _finer_kernel},
+    notes=("Published: with the penalty, frequencies end near the Nyquist limit of the grid.",),
+)

@@ -1,0 +1,26 @@
+"""Figure 9: a Gabor filter taken apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flexconv.models import Model
+
+from ._pictures import Pictures, largest_layer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _gabors(model: Model) -> Figure:
+    from flexconv import viz
+
+    return viz.plot_gabors(largest_layer(model))
+
+
+FIGURE = Pictures(
+    name="figure9",
+    title="Figure 9: Gabor filters of a MAGNet taken apart: envelope, sine, product, spectrum",
+    networks={"flexnet7-cifar10": "flexnet7-cifar10"},
+    views={"gabors": _gabors},
+)

@@ -1,0 +1,231 @@
+"""The kernels of many layers in a few operations, before any of them is needed.
+
+A kernel does not depend on the input, and making one is a chain of many small operations: fifteen layers leave a GPU
+idle most of the time. Layers of like generators, masks and grids differ in their numbers only, so their parameters are
+stacked and all chains are walked at once. What is left to each layer is its output map, which has a size of its own.
+
+Windows differ between layers. Everything is sampled on a block as large as the largest of them, from each layer's first
+tap on, and cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, vmap
+
+from .._context import no_autocast
+from .._hooks import hooks_of
+from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
+from ..ops import Alike, LowRank
+from .regions import Region, any_length
+
+Windows = tuple[TapRange, ...]
+
+PIECES = 16
+LONG_LINE = 8192  # taps: four times as many pieces beyond
+
+
+class KernelsTogether:
+    """Samples all kernels of a model, for windows that stay as they are: make another one where they change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
+        self.windows = [layer._windows_in_force() for layer in self.layers]
+        self.alone: list[FlexConvNd] = []
+        groups: dict[object, list[FlexConvNd]] = {}
+        for layer in self.layers:
+            if _can_share(layer):
+                groups.setdefault(_likeness(layer), []).append(layer)
+            else:
+                self.alone.append(layer)
+        self.groups = [_Group(layers) for layers in groups.values()]
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether all windows are still those that this was made for."""
+        return self.windows == [layer._windows_in_force() for layer in self.layers]
+
+    @contextlib.contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Inside, every FlexConv of the model uses a kernel that was sampled on entry."""
+        try:
+            for layer in self.alone:
+                layer._ahead = layer._sample(layer._windows_in_force())
+            for group in self.groups:
+                group.sample()
+            yield
+        finally:
+            for layer in self.layers:
+                layer._ahead = None
+
+
+class _Group:
+    """Layers that differ in numbers and output maps only."""
+
+    def __init__(self, layers: Sequence[FlexConvNd]) -> None:
+        first = layers[0]
+        self.layers = layers
+        self.windows = [layer._windows_in_force() for layer in layers]
+        self.part = _Part(first)
+        self.tensors = [_Part(layer).shared() for layer in layers]
+        dtype, device = first.generator.compute_dtype, first._like().device
+        self.lines: list[torch.Tensor] = []  # per axis, [layers, taps]
+        for d, axis in enumerate(first.axes):
+            longest = max(windows[d][1] - windows[d][0] for windows in self.windows)
+            starts = [windows[d][0] for windows in self.windows]
+            lines = [axis.coordinates((start, start + longest), device=device, dtype=dtype) for start in starts]
+            self.lines.append(torch.stack(lines))
+
+    def sample(self) -> None:
+        names = self.tensors[0]
+        stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation a name
+        outputs = [layer.generator.output_map for layer in self.layers]
+        with no_autocast(self.lines[0].device.type):
+            if self.part.mask is not None:
+                # inside the region that follows, compilers forget the gradients of whatever has its own
+                mean, sigma = (stacked[f"mask.{name}"].to(self.lines[0].dtype) for name in ("mean", "sigma"))
+                stacked["mask.mean"], stacked["mask.sigma"] = self.part.mask.guarded(mean, sigma, self.part.axes)
+            basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
+            weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
+            biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
+            shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
+            for windows in dict.fromkeys(self.windows):  # those cut alike are transformed at once, too
+                numbers = [number for number, own in enumerate(self.windows) if own == windows]
+                parts = [functools.partial(shared.factors, number) for number in numbers]
+                layers = [self.layers[number] for number in numbers]
+                sources = [layer._source(part, windows) for layer, part in zip(layers, parts, strict=True)]
+                alike = Alike(sources, basis.dtype)
+                for number, layer in enumerate(layers):
+                    layer._ahead = LowRank(alike, number)
+
+
+class _Shared:
+    """Factors of all layers in one piece: basis [layers, *block, rank], mix [channels of all layers, rank].
+
+    The mix is given as weights [channels of all layers, width] and biases [channels of all layers].
+    """
+
+    def __init__(
+        self, basis: torch.Tensor, weights: torch.Tensor, biases: torch.Tensor, channels: Sequence[int]
+    ) -> None:
+        self.basis, self.weights, self.biases, self.channels = basis, weights, biases, channels
+        self._pieces: dict[tuple[torch.dtype, bool], tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
+
+    def factors(self, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of a layer in a dtype, to which all are converted at once."""
+        key = dtype, torch.is_grad_enabled()  # what was converted without gradients is of no use to those who want them
+        if key not in self._pieces:
+            mix = _with_bias(self.weights, self.biases, dtype)
+            self._pieces[key] = self.basis.to(dtype).unbind(), mix.split(self.channels)
+        bases, mixes = self._pieces[key]
+        return bases[number], mixes[number]
+
+
+@functools.partial(Region, dynamic=False)
+def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+    """What the output maps are given, under the masks, and the masks themselves in the place of a constant 1.
+
+    → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8, which GPUs want.
+    """
+    features = _features(part, parameters, lines)
+    window = torch.ones_like(features[..., :1])
+    if part.mask is not None:
+        window = _for_each(part, "window", parameters, lines).unsqueeze(-1)
+    missing = -(features.shape[-1] + 1) % 8
+    return torch.cat([features * window, window, features.new_zeros(*features.shape[:-1], missing)], -1)
+
+
+def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+    """The generators' features [layers, *block, width], of the block cut into pieces along its first axis.
+
+    Gradients of small weights are sums over all taps: for each layer in one piece, they would keep a single
+    multiprocessor of a GPU busy for longer than everything else.
+    """
+    layers, length = lines[0].shape
+    number = PIECES if length <= LONG_LINE else 4 * PIECES
+    missing = 2 * number - length % number  # two taps a piece at least: inductor's gradients with one row are wrong
+    pieces = F.pad(lines[0], (0, missing)).unflatten(1, (number, -1)).flatten(0, 1)
+    others = [each.unsqueeze(1).expand(-1, number, -1).flatten(0, 1) for each in lines[1:]]
+    copies = {
+        name: each.unsqueeze(1).expand(layers, number, *each.shape[1:]).flatten(0, 1)
+        for name, each in parameters.items()
+    }
+    features = _for_each(part, "features", copies, [pieces, *others])
+    return features.unflatten(0, (layers, number)).flatten(1, 2)[:, :length]
+
+
+def _for_each(
+    part: _Part, what: str, parameters: dict[str, torch.Tensor], lines: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """`part` with every one of the stacked parameters and lines."""
+
+    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
+        return functional_call(part, values, (what, *axes))
+
+    return vmap(one)(parameters, *lines)
+
+
+@functools.partial(Region, dynamic=True)
+def _with_bias(weights: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Output maps [channels, width] and biases [channels] → [channels, rank], as `_masked_features` wants them."""
+    missing = -(weights.shape[1] + 1) % 8
+    zeros = weights.new_zeros(len(weights), missing)
+    return torch.cat([weights, biases.to(weights.dtype).unsqueeze(1), zeros], 1).to(dtype)
+
+
+class _Part(nn.Module):
+    """The features of a generator, and the window of a mask, from the coordinates of each axis."""
+
+    def __init__(self, layer: FlexConvNd) -> None:
+        super().__init__()
+        self.generator, self.mask, self.axes = layer.generator, layer.mask, layer.axes
+
+    def shared(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, but those of the output map."""
+        tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
+        return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
+
+    def forward(self, what: str, *lines: torch.Tensor) -> torch.Tensor:
+        if what == "window":
+            assert self.mask is not None
+            return self.mask(lines, self.axes)
+        grid = mesh(lines)
+        return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+
+
+def _can_share(layer: FlexConvNd) -> bool:
+    """Whether a layer is its numbers, features, window and output map, and nothing of a user's in between.
+
+    Not on a grid coarser than what its mask was trained on: that guards one σ for each of the two, not once for both.
+    """
+    if not layer.generator.has_factors or any(map(hooks_of, _Part(layer).modules())):
+        return False
+    if layer.mask is None:
+        return True
+    coarser = any(axis.origin is not None and axis.spacing > axis.origin.spacing for axis in layer.axes)
+    return type(layer.mask) in (GaussianMask, RotatedGaussianMask) and not coarser
+
+
+def _likeness(layer: FlexConvNd) -> object:
+    """What layers must have in common to be sampled together: everything but numbers and the output map."""
+    part = _Part(layer)
+    shapes = [(name, tuple(t.shape), t.dtype, t.device) for name, t in part.shared().items()]
+    settings = [
+        (name, type(module).__qualname__, settings_of(module))
+        for name, module in part.named_modules()
+        if module is not layer.generator.output_map
+    ]
+    return repr((shapes, settings, layer.axes))
+
+
+def settings_of(module: nn.Module) -> list[tuple[str, object]]:
+    """Attributes of a module that its forward may depend on; tensors, which are not shown in full, by who they are."""
+    public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
+    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]

@@ -1,0 +1,158 @@
+"""The FlexConv that takes the place of one convolution: its grid, padding, mask and generator."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from .._arguments import as_int, per_axis, positive_int
+from ..errors import ArgumentError, ArgumentTypeError
+from ..nn import GENERATORS, USUAL_SCALE, USUAL_TAPS, FlexConvNd, GaussianMask, KernelFactory
+from ..ops import Padding
+from ._find import COUNTERPARTS, Found
+from ._fit import output_map
+
+FLAT = 2.0  # σ of a mask over the whole grid, [−1, 1]
+
+GridSize = int | Sequence[int]
+
+
+def grid_of(each: Found, kernel_size: int | Callable[[str, nn.Module], GridSize] | None) -> tuple[int, ...]:
+    """Taps per axis of the new grid."""
+    old = each.kernel_size
+    if kernel_size is None:
+        return old
+    if callable(kernel_size):
+        new = per_axis("kernel_size", kernel_size(each.name, each.conv), len(old), minimum=1)
+    elif as_int(kernel_size) is not None:
+        most = positive_int("kernel_size", kernel_size)
+        new = tuple(most if size > 1 else 1 for size in old)
+    else:
+        raise ArgumentTypeError(
+            f"kernel_size must be an int, None or a function of (name, module); got {kernel_size!r}"
+        )
+    if any(after < before for after, before in zip(new, old, strict=True)):
+        sizes = ("×".join(map(str, size)) for size in (new, old))
+        raise ArgumentError("a grid of {} is smaller than the {} kernel of {}".format(*sizes, each.where))
+    return new
+
+
+def _starts(old: Sequence[int], grid: Sequence[int]) -> list[int]:
+    """The tap of the grid where the old kernel begins, per axis: in the middle, or half a tap before it."""
+    return [(size - taps) // 2 for size, taps in zip(grid, old, strict=True)]
+
+
+def _padding(each: Found, grid: Sequence[int]) -> Padding:
+    """The padding that puts the old taps where they were."""
+    conv, old = each.conv, each.kernel_size
+    pads = []
+    for axis, (taps, size, step, start) in enumerate(zip(old, grid, conv.dilation, _starts(old, grid), strict=True)):
+        reach = step * (taps - 1)
+        if conv.padding == "same":
+            left, right = reach // 2, reach - reach // 2
+        else:
+            left = right = 0 if conv.padding == "valid" else conv.padding[axis]
+        pads.append((left + start * step, right + (size - taps - start) * step))
+    if all(
+        left == right == step * (size - 1) / 2
+        for (left, right), step, size in zip(pads, conv.dilation, grid, strict=True)
+    ):
+        return "same"
+    return tuple(left if left == right else (left, right) for left, right in pads)
+
+
+def flexible_layer(each: Found, grid: tuple[int, ...], generator: str | KernelFactory, *, fit: bool) -> FlexConvNd:
+    """A FlexConv in place of a convolution: its mask keeps just the taps that the kernel had."""
+    conv, old, weight = each.conv, each.kernel_size, each.weight()
+    place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
+    kind = parametrize.type_before_parametrizations(conv)
+    factory = _suited(generator, grid, old) if fit and isinstance(generator, str) else generator
+    layer = COUNTERPARTS[kind](
+        conv.in_channels,
+        conv.out_channels,
+        grid,
+        conv.stride,
+        _padding(each, grid),
+        conv.dilation,
+        conv.groups,
+        conv.bias is not None,
+        conv.padding_mode,
+        **place,
+        kernel=factory,
+        mask=None,
+    )
+    if not hasattr(layer.generator, "size_parameters"):
+        layer.mask = _mask_around(old, grid, **place)
+        layer._settle(fresh=True)
+    elif fit:
+        raise ArgumentError(
+            f"init='fit' shapes a kernel under a mask; {type(layer.generator).__name__} has a size of its own: "
+            "choose another generator"
+        )
+    trained = [p for name, p in conv.named_parameters() if not name.endswith("bias")]
+    for part in (layer.generator, layer.mask):
+        if part is not None:
+            part.requires_grad_(any(p.requires_grad for p in trained))
+    if layer.bias is not None:
+        with torch.no_grad():
+            layer.bias.copy_(conv.bias)
+        layer.bias.requires_grad_(conv.bias.requires_grad)
+    return layer.train(conv.training)
+
+
+def _mask_around(old: Sequence[int], grid: Sequence[int], **place: Any) -> GaussianMask:
+    """A mask that falls to its threshold half a tap outside the old kernel; nearly flat where that fills the grid.
+
+    (At another resolution a mask keeps its own sum. The flatter it is, the less that says about the kernel under it.)
+    """
+    means, sigmas = [], []
+    for taps, size, start in zip(old, grid, _starts(old, grid), strict=True):
+        spacing = 2.0 / max(size - 1, 1)
+        means.append((start + (taps - 1) / 2 - (size - 1) / 2) * spacing)
+        sigmas.append(FLAT if size == taps else taps / 2 * spacing / math.sqrt(-2 * math.log(0.1)))
+    return GaussianMask(len(grid), mean=means, sigma=sigmas, threshold=0.1, **place)
+
+
+def _suited(name: str, grid: Sequence[int], kernel_size: Sequence[int]) -> KernelFactory:
+    """A generator that can meet a kernel of so many taps, and is no wilder between them than the grid can show."""
+    taps = math.prod(max(taps, min(size, 3)) for taps, size in zip(kernel_size, grid, strict=True))  # masks keep ≥ 3
+    finer = (USUAL_TAPS - 1) / (max(grid) - 1)  # how much coarser this grid is than the usual one
+    options: dict[str, dict[str, float]] = {
+        "magnet": {"beta": finer, "input_scale": USUAL_SCALE},  # smaller γ, and frequencies ∝ γ
+        "gabor": {"beta": finer, "input_scale": USUAL_SCALE},
+        "fourier": {"input_scale": USUAL_SCALE / finer},
+        "siren": {"omega_0": 30.0 / finer},
+        "nsiren": {"omega_0": 30.0 / finer},
+    }
+    if name != "njet":
+        options[name] = options.get(name, {}) | {"hidden": min(128, max(32, 2 ** math.ceil(math.log2(taps + 1))))}
+    return functools.partial(GENERATORS[name], **options.get(name, {}))
+
+
+def target_of(each: Found, layer: FlexConvNd) -> torch.Tensor:
+    """The old kernel on the taps that the mask keeps, zeros where it keeps more."""
+    layer._follow()
+    weight = each.weight()
+    whole = weight.new_zeros(*weight.shape[:2], *layer.kernel_size)
+    starts = _starts(each.kernel_size, layer.kernel_size)
+    inner = tuple(slice(start, start + taps) for start, taps in zip(starts, each.kernel_size, strict=True))
+    whole[(..., *inner)] = weight
+    return whole[(..., *(slice(*window) for window in layer._extent.taps))]
+
+
+@torch.no_grad()
+def match_norm(each: Found, layer: FlexConvNd) -> None:
+    """Scale a fresh kernel to the norm of the old one: activations keep the size they had."""
+    last = output_map(layer.generator)
+    if last is None or last.weight.is_meta:
+        return
+    old, new = each.weight().double().norm().item(), layer.kernel().double().norm().item()
+    if old > 0 and new > 0 and math.isfinite(old / new):
+        last.weight.mul_(old / new)
+        last.bias.mul_(old / new)

@@ -1,0 +1,32 @@
+"""The errors that flexconv raises on purpose.
+
+Every one of them is a `FlexConvError` and also the built-in exception that torch would raise in its place, so that
+`except ValueError` keeps working. The command prints a `FlexConvError` as one line; anything else is a bug in flexconv,
+and its traceback is shown.
+"""
+
+from __future__ import annotations
+
+
+class FlexConvError(Exception):
+    """Something that the user of flexconv can put right. The message says what was wrong and what would be right."""
+
+
+class ArgumentError(FlexConvError, ValueError):
+    """An argument, a recipe or an option has a value that cannot work."""
+
+
+class ArgumentTypeError(FlexConvError, TypeError):
+    """An argument has the wrong type."""
+
+
+class UsageError(FlexConvError, RuntimeError):
+    """An operation is not possible in the current state, or not on this object."""
+
+
+class MissingFileError(FlexConvError, FileNotFoundError):
+    """A file or folder does not exist."""
+
+
+class MissingPackageError(FlexConvError, ImportError):
+    """An optional package is not installed."""

@@ -1,0 +1,166 @@
+"""What stands behind a convolution, as compiled regions and step by step."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from flexconv import FlexConv2d
+from flexconv._fast import blocks as _block
+from flexconv._fast.regions import compiled_regions
+from flexconv.models import CIFARResNet, FlexNet, FlexTCN
+
+SMALL = {"num_classes": 3, "generator_options": {"hidden": 4}}
+MODELS = {
+    "flexnet": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, **SMALL),
+    "flexnet layer": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, norm="layer", **SMALL),
+    "flextcn": lambda: FlexTCN(in_channels=2, length=8, widths=[3, 4], dropout=0.3, readout="mean", **SMALL),
+    "resnet": lambda: CIFARResNet(in_channels=2, image_size=6, depth=8, width=2, shortcut="conv", conv="flex", **SMALL),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_compiler(monkeypatch):
+    for region in (_block._add_relu, _block._norm_relu):
+        compiled = torch.compile(region.function, backend="aot_eager", fullgraph=True, dynamic=False)
+        monkeypatch.setitem(region.__dict__, "compiled", compiled)
+
+
+def random_biases(model):
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_regions_compute_what_the_modules_do(name):
+    torch.manual_seed(0)
+    model = random_biases(MODELS[name]()).double()
+    other = copy.deepcopy(model)
+    x = torch.randn(5, 2, *[8] if model.dims == 1 else [6, 6], dtype=torch.float64)
+    for _ in range(2):
+        model.zero_grad()
+        other.zero_grad()
+        torch.manual_seed(1)
+        y = model(x)
+        torch.manual_seed(1)
+        with compiled_regions():
+            z = other(x)
+        y.square().sum().backward()
+        z.square().sum().backward()
+    torch.testing.assert_close(z, y)
+    for (key, mine), yours in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(yours.grad, mine.grad, rtol=1e-6, atol=1e-9, msg=lambda text, key=key: key + text)
+    for (key, mine), yours in zip(model.named_buffers(), other.named_buffers(), strict=True):
+        torch.testing.assert_close(yours[1], mine, msg=lambda text, key=key: key + text)
+    gradients = [p.grad.data_ptr() for p in other.parameters()]
+    assert len(set(gradients)) == len(gradients)  # or clipping one would clip two
+
+
+def test_a_bias_before_a_batch_norm_has_a_gradient_of_zero():
+    model = random_biases(MODELS["flexnet"]())
+    with compiled_regions():
+        model(torch.randn(5, 2, 6, 6)).sum().backward()
+    biases = [module.bias for module in model.modules() if isinstance(module, FlexConv2d)]
+    assert len(biases) == 5
+    assert all(bias.grad.shape == bias.shape and not bias.grad.any() for bias in biases)
+    assert not any(torch.equal(model.blocks[1].shortcut.bias.grad, bias.grad) for bias in biases)
+
+
+@pytest.mark.parametrize(
+    ("conv", "is_product"),
+    [
+        (nn.Conv2d(2, 3, 1), True),
+        (nn.Conv2d(2, 3, 1, bias=False), True),
+        (nn.Conv2d(2, 3, 3), False),
+        (nn.Conv2d(2, 3, 1, stride=2), False),
+        (nn.Conv2d(2, 4, 1, groups=2), False),
+        (nn.Conv2d(2, 3, 1, padding=1), False),
+        (nn.Conv2d(2, 3, 1, padding="same"), False),
+        (nn.Identity(), False),
+    ],
+    ids=str,
+)
+def test_a_pointwise_convolution_is_a_product(conv, is_product, monkeypatch):
+    x = torch.randn(4, 2, 5, 5)
+    products = []
+    bmm = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *args: products.append(1) or bmm(*args))
+    with compiled_regions():
+        y, bias = _block.without_bias(conv, x)
+    assert bool(products) == is_product
+    torch.testing.assert_close(y if bias is None else y + bias[:, None, None], conv(x))
+    y, bias = _block.without_bias(conv, x)
+    assert bias is None
+    assert torch.equal(y, conv(x))
+
+
+def test_hooks_see_their_modules_called():
+    block = MODELS["flexnet"]().blocks[1]
+    calls = []
+    watched = (block.shortcut, block.dropout, block.conv2, block.norm2)
+    for module in watched:
+        module.register_forward_hook(lambda module, *_: calls.append(module))
+    with compiled_regions():
+        block(torch.randn(4, 3, 6, 6))
+    assert sorted(map(id, calls)) == sorted(map(id, watched))
+
+
+def test_batches_are_counted_once_whoever_counts():
+    model = MODELS["flexnet"]()
+    model.stem_norm.register_forward_hook(lambda *_: None)  # so that it runs by itself
+    model.blocks[0].norm1.eval()
+    model.blocks[1].dropout.register_forward_hook(lambda *_: None)
+    with compiled_regions():
+        for _ in range(2):
+            model(torch.randn(4, 2, 6, 6))
+    counts = {name: int(buffer) for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")}
+    assert counts.pop("blocks.0.norm1.num_batches_tracked") == 0
+    assert set(counts.values()) == {2}
+
+
+def test_modules_of_users_are_called():
+    class Twice(nn.BatchNorm2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Shifted(FlexConv2d):
+        def forward(self, x):
+            return super().forward(x) + torch.arange(36.0).view(6, 6)
+
+    torch.manual_seed(0)
+    model = MODELS["flexnet"]()
+    model.stem_norm, model.stem, model.blocks[0] = Twice(3), Shifted(2, 3, 5), nn.Identity()
+    other = copy.deepcopy(model)
+    model.blocks[1].dropout, other.blocks[1].dropout = nn.Dropout2d(0.3), nn.Dropout2d(0.3)
+    x = torch.randn(4, 2, 6, 6)
+    torch.manual_seed(1)
+    with compiled_regions():
+        y = other(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
+    assert other.stem_norm.num_batches_tracked == 1
+
+
+def test_dropout_keeps_its_share_and_the_mean():
+    block = FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.2, **SMALL).blocks[0]
+    x = torch.rand(64, 3, 32, 32) + 1.0
+    torch.manual_seed(0)
+    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.dropout)
+    assert abs((y == 0).float().mean() - 0.2) < 0.003
+    assert torch.allclose(y[y != 0], 1.25 * x[y != 0])
+    assert abs(y.mean() - x.mean()) < 0.01
+    assert torch.equal(_block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.eval().dropout), x)
+
+
+def test_dropout_rounds_once_in_half_precision():
+    x = torch.rand(10_000).bfloat16()
+    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(0.1))
+    assert torch.equal(y[y != 0], (x.float() / 0.9).bfloat16()[y != 0])
+
+
+def test_dropout_of_everything_leaves_nothing():
+    x = torch.ones(4, 3, 5, 5)
+    assert not _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(1.0)).any()

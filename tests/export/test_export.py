@@ -1,0 +1,652 @@
+"""Exported files: run where flexconv is not, and the same as the model they come from."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import hashlib
+import json
+import logging
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import safetensors
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flexconv import (
+    FlexConv1d,
+    FlexConv2d,
+    GaussianMask,
+    at_resolution,
+    cli,
+    create_model,
+    materialize,
+    save_pretrained,
+)
+from flexconv.data import load
+from flexconv.export import FORMATS, OPSET, ExportError, export, load_conv, trained_size
+from flexconv.models import FlexNet, FlexTCN, Inputs
+
+from ..conftest import relative_error
+
+LIMIT = 1e-5
+
+
+def wide(model):
+    """The model with masks of several sizes, off the centre too, and batch norms that do something."""
+    for number, module in enumerate(model.modules()):
+        if isinstance(module, GaussianMask):
+            with torch.no_grad():
+                module.sigma.fill_(0.2 + 0.1 * (number % 3))
+                if number % 2:
+                    module.mean.sub_(0.2)
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return model
+
+
+def small_net(**options):
+    return wide(FlexNet(**{"in_channels": 1, "num_classes": 10, "image_size": 8, "widths": [4, 6]} | options))
+
+
+def small_tcn(**options):
+    return wide(FlexTCN(**{"in_channels": 2, "num_classes": 3, "length": 24, "widths": [4, 4]} | options))
+
+
+def conv1d(*arguments, sigma=0.4, **options):
+    return FlexConv1d(*arguments, mask=GaussianMask(1, sigma=sigma), **options)
+
+
+class Mine(nn.Module):
+    """Somebody's own network: groups, causal, stride, dilation, a skip connection, two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.grouped = conv1d(4, 4, 9, groups=2, padding="causal")
+        self.depthwise = conv1d(4, 4, 7, groups=4, dilation=2, bias=False)
+        self.strided = conv1d(4, 6, 9, stride=2)
+        self.head = nn.Conv1d(6, 2, 1)
+
+    def forward(self, series):
+        h = F.gelu(self.grouped(series)) + self.depthwise(series)
+        h = self.depthwise(h)  # used twice
+        return {"coarse": self.head(self.strided(h)), "pooled": h.mean(-1)}
+
+
+class Modes(nn.Module):
+    """All ways to pad, in 2D."""
+
+    def __init__(self):
+        super().__init__()
+        modes = [("reflect", "same"), ("replicate", ("causal", "same")), ("circular", "same"), ("zeros", "valid")]
+        self.layers = nn.Sequential(
+            *(
+                FlexConv2d(2, 2, 5, padding_mode=mode, padding=padding, mask=GaussianMask(2, sigma=0.5))
+                for mode, padding in modes
+            )
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def run(path, *inputs):
+    """All outputs of an ONNX file."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feed = {each.name: x.numpy() for each, x in zip(session.get_inputs(), inputs, strict=True)}
+    return [torch.from_numpy(y) for y in session.run(None, feed)]
+
+
+# --- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def test_flexnet_as_onnx(tmp_path, capfd):
+    model, path = small_net().train(), tmp_path / "net.onnx"
+    state, root = copy.deepcopy(model.state_dict()), list(logging.getLogger().handlers)
+    noise = torch.get_rng_state()
+    report = export(model, path)
+    assert torch.equal(noise, torch.get_rng_state())
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger().handlers == root
+    assert model.training
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert report.error <= LIMIT
+    assert (report.format, report.opset, report.path, report.size) == ("onnx", 18, path, path.stat().st_size)
+    assert report.axes == (("batch", 1, "height", "width"),)
+    shapes = [each.shapes[0] for each in report.comparisons]
+    assert shapes == [(1, 1, 8, 8), (3, 1, 8, 8), (2, 1, 16, 24), (1, 1, 4, 3)]
+    assert "opset 18" in str(report)
+    assert "relative error" in str(report)
+    assert list(tmp_path.iterdir()) == [path]
+
+    file = onnx.load(path)
+    onnx.checker.check_model(file, full_check=True)
+    assert {each.domain: each.version for each in file.opset_import} == {"": OPSET}
+    assert {node.op_type for node in file.graph.node} <= {"Conv", "Relu", "Add", "Pad", "ReduceMean", "Gemm"}
+    assert [size.dim_param or size.dim_value for size in file.graph.input[0].type.tensor_type.shape.dim] == [
+        *report.axes[0]
+    ]
+    assert [each.name for each in file.graph.output] == ["output"]
+    assert b"site-packages" not in path.read_bytes()
+    assert b".py" not in path.read_bytes()
+    x = torch.randn(5, 1, 11, 6)
+    assert relative_error(run(path, x)[0], model.eval()(x)) < LIMIT
+
+
+def test_onnx_says_how_to_feed_it(tmp_path):
+    model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
+    model.inputs = Inputs(size=(8, 8), scale=0.5, mean=(1.0,), std=(2.0,), classes=("no", "yes"))
+    export(model, tmp_path / "net.onnx")
+    told = {entry.key: entry.value for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
+    assert json.loads(told["flexconv.inputs"]) == model.inputs.plain()
+
+
+def test_padded_sequences_at_twice_the_resolution(tmp_path):
+    model, path = small_tcn(norm="layer", readout="mean", widths=[4]).eval(), tmp_path / "tcn.onnx"
+    report = export(model, path, scale=2, example=(torch.randn(3, 2, 48), torch.tensor([5, 48, 11])))
+    assert report.axes == (("batch", 2, "length"), ("batch",))
+    x, lengths = torch.randn(4, 2, 61), torch.tensor([61, 1, 7, 60])
+    assert relative_error(run(path, x, lengths)[0], at_resolution(model, 2)(x, lengths)) < LIMIT
+
+
+def test_a_module_of_ones_own(tmp_path):
+    model, path = Mine().eval(), tmp_path / "mine.onnx"
+    report = export(model, path, shape=(1, 4, 32), scale=1.5)
+    assert report.error <= LIMIT
+    assert [each.name for each in onnx.load(path).graph.output] == ["coarse", "pooled"]
+    x = torch.randn(2, 4, 45)
+    truth = at_resolution(model, 1.5)(x)
+    for mine, theirs in zip(run(path, x), truth.values(), strict=True):
+        assert relative_error(mine, theirs) < LIMIT
+
+
+def test_every_padding(tmp_path):
+    model = Modes().eval()
+    for name in FORMATS:
+        report = export(model, tmp_path / name, format=name, shape=(1, 2, 12, 14))
+        assert report.error <= LIMIT
+        # the last size leaves one column; graphs of torch refuse that, aloud
+        assert len(report.comparisons) == (3 if name == "pt2" else 4)
+
+
+def test_a_network_without_flexconvs_is_exported_as_it_is(tmp_path):
+    model = create_model("cifar_resnet20", in_channels=3, num_classes=4, depth=8, width=4).eval()
+    assert export(model, tmp_path / "a.pt2", format="pt2", shape=(2, 3, 16, 16)).error <= LIMIT
+    assert export(materialize(small_net()), tmp_path / "b", format="conv", shape=(1, 1, 8, 8)).error <= LIMIT
+    with pytest.raises(ValueError, match="has no FlexConv layer: nothing in it follows a resolution"):
+        export(model, tmp_path / "c.onnx", shape=(2, 3, 16, 16), scale=2)
+
+
+# --- pt2 and conv -----------------------------------------------------------------------------------------------------
+
+
+def test_pt2_runs_where_flexconv_is_not(tmp_path):
+    model, path = small_tcn().eval(), tmp_path / "tcn.pt2"
+    report = export(model, path, format="pt2")
+    assert report.error <= LIMIT
+    assert report.opset is None
+    x = torch.randn(5, 2, 31, generator=torch.Generator().manual_seed(3))
+    np.save(tmp_path / "x.npy", x.numpy())
+    program = (
+        "import sys; sys.modules['flexconv'] = None\n"
+        "import numpy as np, torch\n"
+        "y = torch.export.load('tcn.pt2').module()(torch.from_numpy(np.load('x.npy')))\n"
+        "np.save('y.npy', y.detach().numpy())\n"
+        "del sys.modules['flexconv']\n"
+        "import flexconv.export\n"
+        "print([name for name in ('onnx', 'onnxscript', 'onnxruntime') if name in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True).stdout
+    assert printed.strip() == "[]"  # importing flexconv.export needs none of what one of its formats needs
+    assert relative_error(torch.from_numpy(np.load(tmp_path / "y.npy")), model(x)) < LIMIT
+    assert b"site-packages" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("scale", [None, 2])
+def test_conv_of_our_networks_loads_by_itself(scale, tmp_path):
+    model, path = small_net().eval(), tmp_path / "net.safetensors"
+    noise = torch.get_rng_state()
+    report = export(model, path, format="conv", scale=scale)
+    assert torch.equal(noise, torch.get_rng_state())
+    assert report.error <= LIMIT
+    plain = load_conv(path)
+    assert not any("FlexConv" in type(m).__name__ for m in plain.modules())
+    assert not any(m.training for m in plain.modules())
+    x = torch.ones(2, 1, 9, 9)
+    assert relative_error(plain(x), (model if scale is None else at_resolution(model, scale))(x)) < LIMIT
+
+
+def test_conv_of_a_module_of_ones_own_needs_an_instance(tmp_path):
+    model, path = Mine().eval(), tmp_path / "mine.safetensors"
+    model.head.weight = nn.Parameter(model.head.weight.detach() * 3)
+    export(model, path, format="conv", shape=(1, 4, 32))
+    with pytest.raises(ValueError, match=r"holds a Mine, which is no network of flexconv.models as it was made"):
+        load_conv(path)
+    other = Mine()
+    before = copy.deepcopy(other.state_dict())
+    plain = load_conv(path, other)
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    x = torch.randn(2, 4, 20)
+    assert relative_error(plain(x)["coarse"], model(x)["coarse"]) < LIMIT
+    with pytest.raises(ValueError, match=r"does not fit Sequential: .*mine\.safetensors has a FlexConv 'depthwise'"):
+        load_conv(path, nn.Sequential(nn.Linear(2, 2)))
+    other.head = nn.Conv1d(6, 3, 1)
+    with pytest.raises(ValueError, match=r"does not fit Mine: .*head\.weight"):
+        load_conv(path, other)
+
+
+def test_conv_of_one_layer_and_of_a_network_that_was_changed(tmp_path):
+    layer, path = conv1d(2, 2, 9, padding="causal"), tmp_path / "one.safetensors"
+    export(layer, path, format="conv", shape=(1, 2, 20))
+    x = torch.randn(1, 2, 20)
+    assert relative_error(load_conv(path)(x), layer(x)) < LIMIT
+    with safetensors.safe_open(path, "pt") as file:
+        assert sorted(file.keys()) == ["1.bias", "1.weight"]
+        about = json.loads(file.metadata()["flexconv.conv"])["convolutions"][""]
+    assert about["before"][0][0] == "zeros"
+    assert about["kernel_size"] == [layer.extent[0]]
+    changed = small_net()
+    changed.head = nn.Linear(6, 3)
+    export(changed, path, format="conv")
+    with pytest.raises(ValueError, match="needs an instance of it"):
+        load_conv(path)
+    x = torch.randn(1, 1, 8, 8)
+    assert relative_error(load_conv(path, changed)(x), changed.eval()(x)) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a safetensors file, or damaged"),
+        (b"\x80\x04pickle.", "is not a safetensors file, or damaged"),
+        (struct.pack("<Q", 2) + b"{}", "was not written by export"),
+    ],
+)
+def test_files_that_are_not_ours(content, message, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_conv(path)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "model.safetensors"
+    export(small_net(), path, format="conv")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="is not a safetensors file, or damaged"):
+        load_conv(path)
+    path.write_bytes(whole.replace(b'\\"dims\\": 2', b'\\"dims\\": 7'))
+    with pytest.raises(ValueError, match="is damaged, or of another version of flexconv: KeyError"):
+        load_conv(path)
+    path.write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+    with pytest.raises(ValueError, match="in a format that this version does not read"):
+        load_conv(path)
+
+
+# --- int8 -------------------------------------------------------------------------------------------------------------
+
+
+def digits_network(epochs):
+    """A small network that reads digits; images and labels to test it on."""
+    torch.manual_seed(0)
+    splits = load("digits")
+    images, test_images = ((part.inputs.float() / 16 - 0.3) / 0.38 for part in (splits.train, splits.test))
+    model = FlexNet(in_channels=1, num_classes=10, image_size=8, widths=[12], dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = [rows for _ in range(epochs) for rows in torch.randperm(len(images)).split(32)]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=len(batches))
+    for rows in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images[rows]), splits.train.labels[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval(), test_images, splits.test.labels
+
+
+def test_int8_on_digits(tmp_path):
+    model, images, labels = digits_network(epochs=3)
+    report = export(model, tmp_path / "int8.onnx", quantize=True, example=images[:8])
+    assert report.error <= LIMIT
+    assert LIMIT < report.quantization_error < 0.2
+    assert "in int8, which is what the file holds" in str(report)
+    assert "ConvInteger" in {node.op_type for node in onnx.load(report.path).graph.node}
+    exact = (model(images).argmax(1) == labels).float().mean().item()
+    int8 = (run(report.path, images)[0].argmax(1) == labels).float().mean().item()
+    assert exact > 0.8
+    assert int8 > exact - 0.02
+
+
+# --- what does not agree, or cannot be exported -----------------------------------------------------------------------
+
+
+class ForgetsItself(nn.Module):
+    """Another function when it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = conv1d(2, 2, 5)
+
+    def forward(self, x):
+        return self.conv(x) * (1.001 if torch.compiler.is_compiling() else 1.0)
+
+
+def test_a_file_that_differs_is_not_written(tmp_path):
+    path = tmp_path / "model"
+    path.write_text("the old one")
+    with pytest.raises(ExportError, match=r"differs from the model: relative error 1\.0e-03 .* where 1e-05 is allowed"):
+        export(ForgetsItself(), path, shape=(1, 2, 16))
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+    assert export(ForgetsItself(), path, format="pt2", shape=(1, 2, 16), rtol=0.01).error > 5e-4
+
+
+class DependsOnValues(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = conv1d(2, 2, 5)
+
+    def forward(self, x):
+        if self.conv(x).sum() > 0:
+            return x
+        return -x
+
+
+def test_control_flow_is_named(tmp_path, capfd):
+    model = nn.Sequential(conv1d(2, 2, 5), DependsOnValues())
+    message = r"DependsOnValues \(1\), line \d+ \(if self\.conv\(x\)\.sum\(\) > 0:\) cannot be exported"
+    with pytest.raises(ExportError, match=message):
+        export(model, tmp_path / "a.pt2", format="pt2", shape=(1, 2, 16))
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_size_only(tmp_path):
+    model = nn.Sequential(conv1d(2, 2, 5), nn.Flatten(), nn.Linear(32, 3))
+    with pytest.raises(ExportError, match=r"takes no other sizes than those of the example .*: fixed_sizes=True"):
+        export(model, tmp_path / "a.pt2", format="pt2", shape=(1, 2, 16))
+    report = export(model, tmp_path / "a.pt2", format="pt2", shape=(1, 2, 16), fixed_sizes=True)
+    assert report.axes == (("batch", 2, 16),)
+    assert report.error <= LIMIT
+
+
+class FixesItsLength(nn.Module):
+    """Runs on every length, but as a graph knows one only."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = conv1d(2, 2, 5)
+
+    def forward(self, x):
+        return self.conv(x) * float(int(x.shape[-1]) if x.shape[-1] != 16 else 2)
+
+
+def test_a_size_that_is_built_in_is_named(tmp_path):
+    with pytest.raises(ExportError, match=r"the model fixes the length of its input at 16.*fixed_sizes=True"):
+        export(FixesItsLength(), tmp_path / "a.pt2", format="pt2", shape=(2, 2, 16))
+
+
+def test_outputs_must_be_tensors(tmp_path):
+    class Text(nn.Module):
+        def forward(self, _):
+            return "text"
+
+    with pytest.raises(ExportError, match="Text returns str: only tensors can be exported"):
+        export(Text(), tmp_path / "a.onnx", shape=(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.pt2", "pt2"), ("a.SafeTensors", "conv"), ("a.onnx", "onnx"), ("a.bin", "onnx")]
+)
+def test_the_format_follows_from_the_suffix(name, format, tmp_path):  # noqa: A002
+    assert export(small_tcn(), tmp_path / name).format == format
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_formats_and_folders_are_checked_first(tmp_path):
+    model = small_net()
+    with pytest.raises(ValueError, match=r"unknown export format 'onx'.*did you mean 'onnx'"):
+        export(model, tmp_path / "a", format="onx")
+    with pytest.raises(ValueError, match="quantize=True is for format=\"onnx\"; got format='pt2'"):
+        export(model, tmp_path / "a", format="pt2", quantize=True)
+    with pytest.raises(ValueError, match=r"format='onnx' would be written into a\.pt2, and \.pt2 is for 'pt2'.*\.onnx"):
+        export(model, tmp_path / "a.pt2", format="onnx")
+    with pytest.raises(ValueError, match="rtol must be positive"):
+        export(model, tmp_path / "a", rtol=0)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write a\.onnx into"):
+        export(model, tmp_path / "nowhere" / "a.onnx")
+    with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
+        export(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_target_that_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="pipe is a device or a pipe: name a file"):
+        export(small_net(), pipe, format="conv")
+    assert pipe.is_fifo()
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_text("the old one")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"model\.safetensors cannot be written: No space left on device$"):
+        export(small_net(), path, format="conv")
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_read_only(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(PermissionError, match="cannot be written to"):
+            export(small_net(), tmp_path / "a.onnx")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_models_and_examples_are_checked(tmp_path):
+    path = tmp_path / "a.pt2"
+    cases = [
+        (Mine(), {}, ValueError, "Mine does not say what it takes: give shape="),
+        (Mine(), {"shape": (1, 4, 8), "example": torch.ones(1, 4, 8)}, ValueError, "give example or shape, not both"),
+        (Mine(), {"shape": (1, 4, "x")}, TypeError, "shape must be"),
+        (Mine(), {"example": [1.0]}, TypeError, "example must be a tensor, or a tuple"),
+        (Mine(), {"shape": (1, 5, 8)}, ValueError, r"Mine does not run on \[1, 5, 8\]: FlexConv1d wants an input"),
+        (Mine().double(), {"shape": (1, 4, 8)}, ValueError, "is torch.float64, convert the model with .float()"),
+        (Mine(), {"example": torch.ones(1, 4, 8).half()}, ValueError, "the example is torch.float16"),
+        (Mine(), {"shape": (1, 4, 1)}, ValueError, "the length of the example must be at least 2"),
+        (small_net(device="meta"), {}, ValueError, "is on the meta device"),
+        (lambda x: x, {"shape": (1, 4, 8)}, TypeError, "export wants a torch.nn.Module; got a function"),
+    ]
+    for model, options, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            export(model, path, format="pt2", **options)
+    broken = Mine()
+    nn.init.constant_(broken.head.weight, float("nan"))
+    with pytest.raises(ValueError, match="Mine returns NaN or infinity"):
+        export(broken, path, format="pt2", shape=(1, 4, 8))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime"])
+def test_what_is_missing_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf'format="onnx" needs {name}: pip install "flexconv\[export\]"'):
+        export(small_net(), tmp_path / "a.onnx")
+
+
+def test_a_compiled_model_is_exported_as_the_model_it_is(tmp_path):
+    model, path = small_tcn(), tmp_path / "tcn.safetensors"
+    assert export(torch.compile(model), path, format="conv").comparisons[0].shapes == ((1, 2, 24),)
+    x = torch.randn(1, 2, 24)
+    assert relative_error(load_conv(path)(x), model.eval()(x)) < LIMIT
+
+
+def test_the_size_a_network_was_made_for():
+    assert trained_size(small_net()) == (8, 8)
+    assert trained_size(at_resolution(small_net(image_size=[8, 6]), (2, 1))) == (16, 6)
+    assert trained_size(small_tcn()) == (24,)
+    assert trained_size(small_tcn(length=None, kernel_size=9)) is None
+    assert trained_size(Mine()) is None
+
+
+# --- on the command line ----------------------------------------------------------------------------------------------
+
+
+def weights_of(folder):
+    (weights,) = folder.glob("*.safetensors")
+    return weights
+
+
+def change_config(folder, **changes):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+
+
+def truncated(folder):
+    weights_of(folder).write_bytes(weights_of(folder).read_bytes()[:100])
+
+
+def pickled(folder):
+    """With a sum that is right, and a pickle that would be executed if anybody loaded it."""
+    content = pickle.dumps(Trap())
+    weights_of(folder).write_bytes(content)
+    change_config(folder, sha256=hashlib.sha256(content).hexdigest())
+
+
+class Trap:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+DAMAGES = {
+    "truncated": (truncated, "is damaged or belongs to another model"),
+    "pickle": (pickled, "is not a safetensors file"),
+    "pickle beside it": (lambda folder: change_config(folder, weights="model.pkl"), "must name a safetensors file"),
+    "architecture": (lambda folder: change_config(folder, architecture="ResNet"), "unknown architecture 'ResNet'"),
+    "another network": (
+        lambda folder: change_config(folder, config={"in_channels": 1, "num_classes": 10, "image_size": 8}),
+        "does not fit its config",
+    ),
+    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "of another program"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
+    "no weights": (lambda folder: weights_of(folder).unlink(), "is missing, which"),
+    "empty": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds no config.json"),
+}
+
+
+def command(*arguments, capsys):
+    code = cli.run([str(each) for each in arguments])
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_model_that_is_not_whole_is_one_line(damage, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spoil, message = DAMAGES[damage]
+    save_pretrained(small_net(), "model")
+    spoil(tmp_path / "model")
+    code, said = command("export", "model", "--format", "conv", capsys=capsys)
+    assert code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_of_torch_is_not_opened(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.pt").write_bytes(pickle.dumps(Trap()))
+    code, said = command("export", "model.pt", capsys=capsys)
+    assert code == 2
+    assert (
+        said.err == "error: model.pt is a file: name the folder that save_pretrained wrote. No other file is opened\n"
+    )
+
+
+def test_the_command_takes_the_format_from_the_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(small_tcn(), "model")
+    code, said = command("export", "model", "--out", "mine.safetensors", capsys=capsys)
+    assert code == 0, said.err
+    assert isinstance(load_conv("mine.safetensors"), nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "nowhere/a.bin"), "there is no folder nowhere to write a.bin into"),
+        (("--out", "a.pt2"), "format='conv' would be written into a.pt2"),
+        (("--out", "model"), "model is a folder: name a file in it"),
+        (("--int8",), "--int8 is for --format onnx; got --format conv"),
+        (("--test", "--resolution", "16"), "leave out --resolution, or --test"),
+        (("--test",), "does not say what data it was trained on"),
+        (("--resolution", "0"), "--resolution wants a number of samples"),
+    ],
+    ids=["folder", "suffix", "is a folder", "int8", "test elsewhere", "no data", "resolution"],
+)
+def test_options_that_cannot_be_met_are_one_line(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(small_net(), "model")
+    code, said = command("export", "model", "--format", "conv", *options, capsys=capsys)
+    assert code in (1, 2)
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_command_says_which_extra_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    save_pretrained(small_net(), "model")
+    code, said = command("export", "model", capsys=capsys)
+    assert code == 1
+    assert said.err == 'error: format="onnx" needs onnxruntime: pip install "flexconv[export]"\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    "options", [("--int8",), ("--format", "pt2"), ("--format", "conv")], ids=["int8", "pt2", "conv"]
+)
+def test_the_command_tests_the_file_beside_the_model(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = command("export", "flexnet3-digits", "--test", *options, capsys=capsys)
+    assert code == 0, said.err
+    model, file = (line.split() for line in said.out.splitlines()[-2:])
+    assert (model[0], file[0]) == ("model", "file")
+    assert abs(float(model[1]) - float(file[1])) < 1  # per cent
+    assert model[-1] == file[-1] == "360"
+
+
+def test_series_of_unequal_length_cannot_be_tested(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    series = SimpleNamespace(name="letters", train=SimpleNamespace(lengths=torch.tensor([3])))
+    monkeypatch.setattr("flexconv.cli._export.load_with_data", lambda *_: (small_tcn(), None, series))
+    code, said = command("export", "anything", "--test", capsys=capsys)
+    assert code == 2
+    assert "letters has series of unequal length" in said.err
+    assert not list(tmp_path.iterdir())
