@@ -25,6 +25,8 @@ CIRCUMSTANCES = {
     *("about", "seed", "precision", "engine", "deterministic", "checkpoint_seconds"),
     *("root", "data.root", "data.split_seed", "images_at_once", "record_every"),
 }
+# Arguments that came later, with their defaults: logs from before do not state them.
+LATER = {"model.dropout_in": 0.0}
 LENGTHS = {"epochs", "finetune_epochs", "steps"}
 SETTINGS = ("optim.", "schedule.", "batch_size", "lr", *LENGTHS)  # what a shorter run may have of its own
 
@@ -165,7 +167,7 @@ def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> li
 
 def differences(wanted: AnyRecipe, run: AnyRecipe) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ, circumstances aside."""
-    left, right = _flat(plain(wanted)), _flat(plain(run))
+    left, right = (LATER | _flat(plain(recipe)) for recipe in (wanted, run))
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in CIRCUMSTANCES]
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 

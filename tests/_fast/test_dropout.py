@@ -47,7 +47,8 @@ def test_a_seed_draws_the_same_again():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_training_network_compiles_in_one_piece(device):
-    model = create_model("flextcn2", in_channels=1, num_classes=3, length=20, dropout=0.2, device=device).train()
+    model = create_model("flextcn2", in_channels=1, num_classes=3, length=20, dropout_in=0.2, device=device)
+    model.train()
     found = torch._dynamo.explain(model)(torch.randn(2, 1, 20, device=device))
     assert found.graph_break_count == 0
 
@@ -57,3 +58,54 @@ def test_nothing_is_drawn_where_all_are_kept():
     for dropout in (None, nn.Dropout(0.0), nn.Dropout(0.5).eval()):
         assert draw(dropout, x) == (None, 1.0)
     assert keep(x, None, 1.0) is x
+
+
+# --- on the input -----------------------------------------------------------------------------------------------------
+
+NETWORKS = {
+    "flexnet3": ({"image_size": 6, "widths": [4]}, (3, 2, 6, 6)),
+    "flextcn2": ({"length": 20, "widths": [4]}, (3, 2, 20)),
+    "cktcn2": ({"length": 20, "widths": [4]}, (3, 2, 20)),
+}
+
+
+def small(name, **options):
+    sizes, shape = NETWORKS[name]
+    options = {"norm": "layer", "dropout": 0.0} | sizes | options
+    return create_model(name, in_channels=2, num_classes=3, **options), torch.randn(shape)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_input_dropout_acts_on_the_input_in_training_only(name):
+    model, x = small(name, dropout_in=0.4)
+    assert model.config["dropout_in"] == 0.4
+    assert torch.equal(model.eval()(x), small_like(model, name, dropout_in=0.0).eval()(x))
+    torch.manual_seed(5)
+    y = model.train()(x)
+    torch.manual_seed(5)
+    dropped = nn.Dropout(0.4)(x)
+    assert 0 < (dropped == 0).float().mean() < 1
+    torch.testing.assert_close(y, model.eval()(dropped))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_input_dropout_has_no_state_and_is_off_by_default(name):
+    model, x = small(name)
+    assert model.config["dropout_in"] == 0.0
+    assert not [key for key in model.state_dict() if "dropout" in key]
+    before = torch.get_rng_state()
+    assert torch.equal(model.train()(x), model(x))
+    assert torch.equal(before, torch.get_rng_state()), "nothing is drawn"
+
+
+def test_input_dropout_leaves_padding_alone():
+    model, x = small("flextcn2", dropout_in=0.4)
+    x[0, :, 7:] = float("nan")
+    torch.manual_seed(5)
+    assert model.train()(x, [7, 20, 20]).isfinite().all()
+
+
+def small_like(model, name, **options):
+    other = create_model(name, **model.config | options)
+    other.load_state_dict(model.state_dict())
+    return other

@@ -54,7 +54,7 @@ def test_grids_are_as_large_as_the_image_and_odd(size, grid):
 def test_dropout_acts_once_per_block_and_only_in_training():
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=4, dropout=0.5, norm="layer")
     x = torch.randn(2, 1, 4, 4)
-    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
+    assert [m.p for m in model.blocks.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
     assert not torch.equal(model.train()(x), model(x))
     assert torch.equal(model.eval()(x), model(x))
 

@@ -120,9 +120,10 @@ def test_compat_networks_can_be_saved(golden, tmp_path):
 
 def test_options_added_later_take_their_defaults(folder):
     config = entries(folder)["config"]
-    del config["dropout"], config["algorithm"]
+    del config["dropout"], config["dropout_in"], config["algorithm"]
     change(folder, config=config)
-    assert from_pretrained(folder).config["dropout"] == 0.2
+    loaded = from_pretrained(folder)
+    assert (loaded.config["dropout"], loaded.config["dropout_in"]) == (0.2, 0.0)
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------

@@ -308,6 +308,8 @@ def test_an_unknown_override_gets_the_nearest(name, override, nearest):
         ("flexnet3", {"norm": "bach"}, "unknown norm 'bach'.*did you mean 'batch'"),
         ("flexnet3", {"dropout": 1.0}, "dropout must lie between 0 and 1.*got 1.0"),
         ("flexnet3", {"dropout": -0.1}, "dropout must lie between 0 and 1"),
+        ("flexnet3", {"dropout_in": 1.0}, "dropout_in must lie between 0 and 1.*got 1.0"),
+        ("flextcn2", {"dropout_in": "0.1"}, "dropout_in must lie between 0 and 1.*got '0.1'"),
         ("flexnet3", {"widths": []}, "widths must list the channels of each block"),
         ("flexnet3", {"widths": [4, 0]}, r"widths\[1\] must be at least 1; got 0"),
         ("flexnet3", {"kernel_size": 8}, "kernel_size must be odd.*got 8"),

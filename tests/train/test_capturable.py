@@ -64,6 +64,7 @@ def test_no_generator_asks_the_host(generator, tmp_path, monkeypatch):
         {"optim": {"clip": 0.1, "kernel_norm": 1e-4}},
         {"optim": {"name": "sgd"}},
         {"label_smoothing": 0.1},
+        {"model": {"name": "flexnet3", "dropout_in": 0.2}},
         {"precision": "bf16"},
     ],
     ids=str,

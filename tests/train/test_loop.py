@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from flexconv import from_pretrained, train
+from flexconv import data, from_pretrained, train
 from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, Score, loop, stopping
 from flexconv.train.checkpoint import checkpoints
 
@@ -386,3 +386,14 @@ def test_cross_resolution_without_batch_norm_measures_none(tmp_path):
     results = train.train(recipe, tmp_path / "run", plots=False)
     assert "out_of_the_box" in results
     assert "norms_measured" not in results
+
+
+@pytest.mark.parametrize("classes", [5, 10])
+def test_evaluation_counts_classes_among_the_five_largest_logits(classes):
+    logits, labels = torch.randn(37, classes), torch.arange(37) % classes
+    batches = train.run.DeviceBatches(data.Split(logits[:, :, None], labels), 8)
+    score = train.evaluate(torch.nn.Flatten(), batches)
+    ranks = (logits > logits.gather(1, labels[:, None])).sum(1)
+    assert score.accuracy == pytest.approx((ranks == 0).double().mean().item())
+    expected = None if classes == 5 else pytest.approx((ranks < 5).double().mean().item())
+    assert score.top5_accuracy == expected

@@ -70,7 +70,7 @@ def test_a_recipe_is_understood(name):
     data = dataset(recipe.data.name)
     assert recipe.data.protocol in data.protocols
     assert set(recipe.data.options) <= set(options(recipe.data.name))
-    assert not recipe.data.augment or data.kind == "images" or recipe.data.name == "scifar10"
+    assert not recipe.data.augment or data.kind == "images" or recipe.data.name in ("scifar10", "npcifar10")
     model = model_of(recipe, device="meta")
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if recipe.optim.kernel_norm or recipe.alias is not None:
@@ -153,8 +153,10 @@ def test_networks_have_the_published_size(name, row):
         ("flexnet5-imagenet32", 350, 2048, 0.01, 1e-5),
         ("flexnet7-stl10", 100, 256, 0.01, 0),
         ("cross-resolution-cifar10/f-magnet", 100, 64, 0.01, 0),
-        ("flextcn-smnist", 200, 64, 0.01, 1e-5),
-        ("flextcn-pmnist/4-blocks", 200, 64, 0.01, 1e-5),
+        ("flextcn-smnist", 200, 64, 0.01, 0),
+        ("flextcn-smnist/former", 200, 64, 0.01, 1e-5),
+        ("flextcn-pmnist/4-blocks", 200, 64, 0.01, 0),
+        ("flextcn-pmnist/2-blocks-former", 200, 64, 0.01, 1e-5),
         ("flextcn-scifar10", 200, 64, 0.001, 1e-5),
         ("flextcn-npcifar10", 300, 32, 0.01, 0),
         ("flextcn-speech-commands", 300, 32, 0.001, 0),
@@ -167,6 +169,36 @@ def test_the_published_settings(name, epochs, batch_size, lr, kernel_norm):
     assert (recipe.epochs, recipe.batch_size, recipe.optim.lr) == (epochs, batch_size, lr)
     assert recipe.optim.kernel_norm == kernel_norm
     assert (recipe.optim.mask_factor, recipe.optim.weight_decay, recipe.schedule.warmup_epochs) == (0.1, 0, 5)
+
+
+MODELS_OF_TABLE_1 = ["", "/2-blocks", "/4-blocks", "/siren", "/fourier", "/gabor", "/ckcnn"]
+MODELS_OF_TABLE_1 += ["/cktcn-magnet", "/cktcn-gabor", "/cktcn-fourier"]
+
+
+@pytest.mark.parametrize("variant", MODELS_OF_TABLE_1)
+@pytest.mark.parametrize("data", ["smnist", "pmnist"])
+def test_rows_on_mnist_sequences_drop_inputs_and_have_no_kernel_norm(data, variant):
+    recipe = load_recipe(f"flextcn-{data}{variant}")
+    assert (recipe.model.options["dropout_in"], recipe.optim.kernel_norm, recipe.data.augment) == (0.1, 0, False)
+
+
+@pytest.mark.parametrize("variant", MODELS_OF_TABLE_1)
+@pytest.mark.parametrize("data", ["scifar10", "npcifar10"])
+def test_rows_on_cifar10_sequences_are_augmented(data, variant):
+    recipe = load_recipe(f"flextcn-{data}{variant}")
+    assert recipe.data.augmentation == "crop_flip"
+    assert "dropout_in" not in recipe.model.options
+
+
+@pytest.mark.parametrize(
+    "name", ["former", "2-blocks-former", "dropout-0.2", "low-frequencies", "2-blocks-small-masks"]
+)
+@pytest.mark.parametrize("data", ["smnist", "pmnist", "scifar10", "npcifar10"])
+def test_former_settings_are_variants(data, name):
+    recipe = load_recipe(f"flextcn-{data}/{name}")
+    assert not recipe.data.augment
+    assert recipe.model.options.get("dropout_in", 0.0) == 0.0
+    assert recipe.optim.kernel_norm == (0 if data == "npcifar10" else 1e-5)
 
 
 def test_only_the_authors_look_at_the_test_set():

@@ -8,9 +8,15 @@ from flexconv.train import Recipe, build_recipe
 
 
 def tiny_recipe(**changes: Any) -> Recipe:
-    """FlexNet of one block on the digits, with dropout, augmentation, warm-up, both penalties and selection."""
+    """FlexNet of one block on the digits, with both dropouts, augmentation, warm-up, both penalties and selection."""
     tree = {
-        "model": {"name": "flexnet3", "widths": [3], "generator_options": {"hidden": 4}, "dropout": 0.2},
+        "model": {
+            "name": "flexnet3",
+            "widths": [3],
+            "generator_options": {"hidden": 4},
+            "dropout": 0.2,
+            "dropout_in": 0.1,
+        },
         "data": {"name": "digits", "validation": 0.2, "augment": True},
         "optim": {"lr": 0.02, "kernel_norm": 1e-4},
         "schedule": {"warmup_epochs": 1},

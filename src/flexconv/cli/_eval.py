@@ -27,6 +27,7 @@ def evaluate(
     split = part_of(splits, part)
     scorer = Scorer(recipe, device=device, batch_size=batch_size)
     score = scorer(network, scorer.batches(split, network))
-    say(f"{splits.name} {part}: {100 * score.accuracy:.2f} % of {score.count:,}, loss {score.loss:.4f}")
+    top5 = "" if score.top5_accuracy is None else f", top-5 {100 * score.top5_accuracy:.2f} %"
+    say(f"{splits.name} {part}: {100 * score.accuracy:.2f} % of {score.count:,}{top5}, loss {score.loss:.4f}")
     if splits.note:
         say(f"note: {splits.note}")

@@ -60,9 +60,9 @@ def check_widths(widths: Sequence[int]) -> list[int]:
     return [positive_int(f"widths[{index}]", width) for index, width in enumerate(widths)]
 
 
-def check_dropout(dropout: float) -> float:
+def check_dropout(dropout: float, name: str = "dropout") -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ArgumentError(f"dropout must lie between 0 and 1, a share of the activations; got {dropout!r}")
+        raise ArgumentError(f"{name} must lie between 0 and 1, a share of the activations; got {dropout!r}")
     return float(dropout)
 
 

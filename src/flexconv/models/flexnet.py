@@ -17,7 +17,7 @@ from ._norm import make_norm
 class FlexNet(Model):
     """[batch, in_channels, height, width] → logits [batch, num_classes].
 
-        x ─► conv ─► norm ─► ReLU ─► block ─► … ─► block ─► mean over positions ─► linear ─► logits
+        x ─► dropout_in ─► conv ─► norm ─► ReLU ─► block ─► … ─► block ─► mean over positions ─► linear ─► logits
 
         block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► + ─► ReLU ─►
                    └─────────────────── identity, or 1×1 conv ────────────────┘
@@ -37,6 +37,7 @@ class FlexNet(Model):
         mask_options: keyword arguments of `flexconv.GaussianMask`.
         norm: "batch", or "layer": over channels and positions of each image.
         dropout: share of single activations dropped in each block.
+        dropout_in: share of the numbers of the input dropped in training.
         algorithm: how to convolve; see `flexconv.ops`.
 
     """
@@ -57,6 +58,7 @@ class FlexNet(Model):
         mask_options: Mapping[str, Any] | None = None,
         norm: str = "batch",
         dropout: float = 0.2,
+        dropout_in: float = 0.0,
         algorithm: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -74,6 +76,7 @@ class FlexNet(Model):
                 "mask_options": dict(mask_options or {}),
                 "norm": norm,
                 "dropout": check_dropout(dropout),
+                "dropout_in": check_dropout(dropout_in, "dropout_in"),
                 "algorithm": algorithm,
             }
         )
@@ -89,6 +92,7 @@ class FlexNet(Model):
         )
         grid = centred_grid(kernel_size, image_size)
         tensors = {"device": device, "dtype": dtype}
+        self.dropout_in = nn.Dropout(dropout_in)
         self.stem = make_conv(in_channels, widths[0], grid)
         self.stem_norm = make_norm(norm, 2, widths[0], **tensors)
         self.blocks = nn.ModuleList(
@@ -102,7 +106,7 @@ class FlexNet(Model):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
         count_batch(self.blocks, self.stem_norm)
-        x = conv_norm_relu(self.stem, self.stem_norm, x)
+        x = conv_norm_relu(self.stem, self.stem_norm, self.dropout_in(x))
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))

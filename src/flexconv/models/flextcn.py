@@ -22,7 +22,7 @@ READOUTS = ("last", "mean", "every")
 class FlexTCN(Model):
     """[batch, in_channels, length] → logits [batch, num_classes].
 
-        x ─► block ─► … ─► block ─► last time step ─► linear ─► logits
+        x ─► dropout_in ─► block ─► … ─► block ─► last time step ─► linear ─► logits
 
         block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► ReLU ─► dropout ─► + ─► ReLU ─►
                    └────────────────────────── identity, or 1×1 conv ────────────────────────────┘
@@ -40,6 +40,7 @@ class FlexTCN(Model):
         generator, generator_options, mask_options, algorithm: as in `FlexNet`; but masks start with sigma = 0.354.
         norm: "batch", or "layer": over channels and time of each sequence.
         dropout: share of single activations dropped, twice in each block.
+        dropout_in: share of the numbers of the input dropped in training.
         readout: "last" time step, "mean" over time, or "every" step: logits [batch, num_classes, length].
 
     """
@@ -60,6 +61,7 @@ class FlexTCN(Model):
         mask_options: Mapping[str, Any] | None = None,
         norm: str = "batch",
         dropout: float = 0.1,
+        dropout_in: float = 0.0,
         readout: str = "last",
         algorithm: str = "auto",
         device: torch.device | str | None = None,
@@ -78,6 +80,7 @@ class FlexTCN(Model):
                 "mask_options": dict(mask_options or {}),
                 "norm": norm,
                 "dropout": check_dropout(dropout),
+                "dropout_in": check_dropout(dropout_in, "dropout_in"),
                 "readout": readout,
                 "algorithm": algorithm,
             }
@@ -85,6 +88,7 @@ class FlexTCN(Model):
         if readout not in READOUTS:
             unknown_name("readout", readout, READOUTS)
         self.readout = readout
+        self.dropout_in = nn.Dropout(dropout_in)
         make_conv = ConvolutionFactory(
             1,
             conv=conv,
@@ -118,6 +122,7 @@ class FlexTCN(Model):
             raise ArgumentError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
         if lengths is None:
             count_batch(self.blocks)
+        x = self.dropout_in(x)
         for block in self.blocks:
             x = block(x, lengths)
         if self.readout == "every":

@@ -13,11 +13,16 @@ from ..data import Batch, DeviceBatches
 
 @dataclass(frozen=True)
 class Score:
-    """Mean cross-entropy and share of right answers over `count` samples."""
+    """Mean cross-entropy and accuracy over `count` samples.
+
+    `top5_accuracy` is the share of samples whose class is among the five largest logits. It is None if the network has
+    no more than five classes.
+    """
 
     loss: float
     accuracy: float
     count: int
+    top5_accuracy: float | None = None
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -32,7 +37,8 @@ def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
     """Score a model in eval mode; its own mode comes back. With several processes each counts its share."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
-    totals = torch.zeros(3, dtype=torch.float64, device=batches.device)
+    many_classes = False
+    totals = torch.zeros(4, dtype=torch.float64, device=batches.device)
     for batch in batches:
         labels = batch[1]
         if not len(labels):
@@ -43,12 +49,15 @@ def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
         totals[0] += loss
         totals[1] += right
         totals[2] += len(labels)
+        many_classes = logits.shape[1] > 5
+        if many_classes:
+            totals[3] += (logits.topk(5, dim=1).indices == labels[:, None]).sum()
     for module, mode in training:
         module.training = mode
     if batches.world_size > 1:
         torch.distributed.all_reduce(totals)
-    loss, right, count = totals.tolist()
-    return Score(loss / count, right / count, int(count))
+    loss, right, count, among_5 = totals.tolist()
+    return Score(loss / count, right / count, int(count), among_5 / count if many_classes else None)
 
 
 def evaluate_exactly(model: nn.Module, batches: DeviceBatches) -> Score:

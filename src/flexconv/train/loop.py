@@ -182,6 +182,7 @@ class Trainer:
         }
         if score is not None:
             record |= {"validation_loss": score.loss, "validation_accuracy": score.accuracy}
+            record |= {} if score.top5_accuracy is None else {"validation_top5_accuracy": score.top5_accuracy}
             self._select(score)
         if self.fabric.is_global_zero:
             progress.metrics_bytes = self.folder.append_metrics(record)

@@ -319,7 +319,8 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
 
 
 def _score(score: Score) -> dict[str, float]:
-    return {"accuracy": score.accuracy, "loss": score.loss, "count": score.count}
+    top5 = {} if score.top5_accuracy is None else {"top5_accuracy": score.top5_accuracy}
+    return {"accuracy": score.accuracy, **top5, "loss": score.loss, "count": score.count}
 
 
 def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> str:
