@@ -16,6 +16,7 @@ from . import ops as ops
 from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
+from ._registry import load_fast_versions
 from .convert import ConversionReport as ConversionReport
 from .convert import convert as convert
 from .materialize import materialize as materialize
@@ -58,3 +59,5 @@ __all__ = [
     "refresh_extents",
     "save_pretrained",
 ]
+
+load_fast_versions()

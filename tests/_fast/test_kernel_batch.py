@@ -174,7 +174,7 @@ def test_layers_cut_alike_are_transformed_at_once():
     together = KernelsTogether(net)
     with together.ahead():
         first, second, third = (layer._ahead for layer in net.layers)
-        assert first._alike is not second._alike is third._alike
+        assert first._batch is not second._batch is third._batch
         together_results = [layer(torch.ones(1, 2, 9, 9)) for layer in net.layers]
     for result, layer in zip(together_results, net.layers, strict=True):
         torch.testing.assert_close(result, layer(torch.ones(1, 2, 9, 9)))

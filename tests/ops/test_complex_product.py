@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from flexconv.ops._complex_product import _as_blocks, complex_product, fits_32_bits
+from flexconv._fast.triton_support import fits_32_bits
+from flexconv.ops._complex_product import _as_blocks, complex_product
 from flexconv.ops._steps import _opaque
 from tests.conftest import relative_error
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from flexconv.ops._conv import conv_nd
 from flexconv.ops._dft import dft_conv
 from flexconv.ops._direct import direct_conv
-from flexconv.ops._factored import Alike, LowRank
+from flexconv.ops._factored import FactoredKernel, KernelBatch
 from tests.conftest import relative_error
 
 from .test_dft import TOLERANCE, geometry_of
@@ -25,9 +25,9 @@ CASES = [
 ]
 
 
-def low_rank(taps, out, fan_in, rank=8, dtype=torch.float64):
+def factored(taps, out, fan_in, rank=8, dtype=torch.float64):
     basis, mix = (torch.randn(shape).to(dtype).requires_grad_() for shape in ((*taps, rank), (out, fan_in, rank)))
-    return LowRank(Alike([lambda dtype: (basis.to(dtype), mix.to(dtype))], dtype))
+    return FactoredKernel(KernelBatch([lambda dtype: (basis.to(dtype), mix.to(dtype))], dtype))
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -35,14 +35,14 @@ def low_rank(taps, out, fan_in, rank=8, dtype=torch.float64):
 def test_output_and_gradients(case, dtype):
     size, taps, groups, fan_in, multiplier, style = case
     torch.manual_seed(0)
-    kernel = low_rank(taps, groups * multiplier, fan_in, dtype=dtype)
+    kernel = factored(taps, groups * multiplier, fan_in, dtype=dtype)
     x = torch.randn(3, groups * fan_in, *size).to(dtype).requires_grad_()
     geometry = geometry_of(size, taps, groups)
     y = dft_conv(x, kernel, None, geometry, style=style)
     cotangent = torch.randn(y.shape).to(dtype)
     results = y, *torch.autograd.grad(y, (x, kernel.basis, kernel.mix), cotangent)
     factors = [each.detach().double().requires_grad_() for each in (x, kernel.basis, kernel.mix)]
-    whole = LowRank(Alike([lambda _: (factors[1], factors[2])], torch.float64)).tensor()
+    whole = FactoredKernel(KernelBatch([lambda _: (factors[1], factors[2])], torch.float64)).tensor()
     truth = direct_conv(factors[0], whole, None, geometry)
     truths = truth, *torch.autograd.grad(truth, factors, cotangent.double())
     assert [each.dtype for each in results] == [dtype] * 4
@@ -51,7 +51,7 @@ def test_output_and_gradients(case, dtype):
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "fft", "dft", "reference"])
 def test_every_algorithm_takes_them(algorithm):
-    kernel, x = low_rank((9, 9), 4, 2), torch.randn(2, 4, 3, 12).double()  # a kernel higher than the image: taps unread
+    kernel, x = factored((9, 9), 4, 2), torch.randn(2, 4, 3, 12).double()  # a kernel higher than the image: taps unread
     arguments = None, 1, "same", 1, 2, algorithm
     assert (
         relative_error(conv_nd(2, x, kernel, *arguments), conv_nd(2, x, kernel.tensor(), *arguments[:-1], "direct"))
@@ -60,7 +60,7 @@ def test_every_algorithm_takes_them(algorithm):
 
 
 def test_what_a_tensor_says_of_itself():
-    kernel = low_rank((5, 3), 4, 2)
+    kernel = factored((5, 3), 4, 2)
     whole = kernel.tensor()
     assert (kernel.shape, kernel.ndim, kernel.dtype) == (whole.shape, whole.ndim, whole.dtype)
     assert (kernel.device, kernel.requires_grad) == (whole.device, True)
@@ -71,7 +71,7 @@ def test_what_a_tensor_says_of_itself():
 
 def test_a_kernel_is_rounded_once_whoever_lowers_it():
     torch.manual_seed(0)
-    kernel = low_rank((5, 3), 4, 2, dtype=torch.float32)
+    kernel = factored((5, 3), 4, 2, dtype=torch.float32)
     whole = kernel.tensor()
     assert torch.equal(kernel.to(torch.bfloat16).tensor(), whole.to(torch.bfloat16))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -91,26 +91,28 @@ def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
         outputs = [dft_conv(x, kernel.narrow(2, 1, 7), None, geometry, style=style) for kernel in kernels]
         return *outputs, *torch.autograd.grad(sum(y.square().sum() for y in outputs), leaves)
 
-    alone = results([LowRank(Alike([source], torch.float64)) for source in sources])
+    alone = results([FactoredKernel(KernelBatch([source], torch.float64)) for source in sources])
     bases = []
-    transformed = Alike.transformed
+    transformed = KernelBatch.transformed
     monkeypatch.setattr(
-        Alike,
+        KernelBatch,
         "transformed",
         lambda self, name, function: transformed(
             self, name, lambda basis: bases.append(basis.shape) or function(basis)
         ),
     )
-    alike = Alike(sources, torch.float64)
-    together = results([LowRank(alike, 0), LowRank(alike, 1)])
+    batch = KernelBatch(sources, torch.float64)
+    together = results([FactoredKernel(batch, 0), FactoredKernel(batch, 1)])
     assert [each[-1] for each in bases] == [16]
     assert max(map(relative_error, together, alone)) < 1e-12
 
 
 def test_channels_are_added_to_kernels_alike_at_once():
     factors = [(torch.randn(9, 8), torch.randn(out, 3, 8)) for out in (4, 2, 4)]
-    alike = Alike([lambda dtype, pair=pair: (pair[0].to(dtype), pair[1].to(dtype)) for pair in factors], torch.float32)
-    mixes = [LowRank(alike, number).wide_mix(8) for number in range(3)]
+    batch = KernelBatch(
+        [lambda dtype, pair=pair: (pair[0].to(dtype), pair[1].to(dtype)) for pair in factors], torch.float32
+    )
+    mixes = [FactoredKernel(batch, number).wide_mix(8) for number in range(3)]
     for (_, mix), wide in zip(factors, mixes, strict=True):
         assert torch.equal(wide, F.pad(mix, (0, 0, 0, 5)))
     first, second, third = (wide.untyped_storage().data_ptr() for wide in mixes)
@@ -118,7 +120,7 @@ def test_channels_are_added_to_kernels_alike_at_once():
 
 
 def test_what_was_computed_without_gradients_is_computed_again_for_them():
-    kernel = low_rank((12,), 4, 4)
+    kernel = factored((12,), 4, 4)
     x, geometry = torch.randn(2, 4, 12).double(), geometry_of((12,), (12,), 1)
     with torch.no_grad():
         assert not dft_conv(x, kernel, None, geometry).requires_grad

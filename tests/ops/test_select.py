@@ -14,7 +14,7 @@ from flexconv.ops import _rates_cpu, _rates_cuda, conv1d, conv2d
 from flexconv.ops._circular import _correlate, _opaque
 from flexconv.ops._dft import make_plan
 from flexconv.ops._dft_matrices import shapes
-from flexconv.ops._factored import Alike, LowRank
+from flexconv.ops._factored import FactoredKernel, KernelBatch
 from flexconv.ops._fft import circular_sizes, fast_length
 from flexconv.ops._geometry import Geometry
 from flexconv.ops._select import Prices, _pick, cheapest, estimates, landmark, pick, precision
@@ -215,7 +215,10 @@ def test_precision_is_the_one_computed_in():
 def test_a_kernel_by_its_factors_is_picked_for_like_any_other():
     x, _, geometry = centred(2, 4, 8, 96, 33)
     basis, mix = torch.empty(33, 33, 5), torch.empty(8, 8, 5)
-    assert pick(x, LowRank(Alike([lambda dtype: (basis.to(dtype), mix.to(dtype))], torch.float32)), geometry) == "fft"
+    assert (
+        pick(x, FactoredKernel(KernelBatch([lambda dtype: (basis.to(dtype), mix.to(dtype))], torch.float32)), geometry)
+        == "fft"
+    )
 
 
 def test_the_choice_for_a_gpu_compiles_for_changing_lengths(monkeypatch):

@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 from .._context import no_autocast
 from .._hooks import hooks_of
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
-from ..ops import Alike, LowRank
+from ..ops import FactoredKernel, KernelBatch
 from .regions import Region, any_length
 
 Windows = tuple[TapRange, ...]
@@ -100,9 +100,9 @@ class _Group:
                 parts = [functools.partial(shared.factors, number) for number in numbers]
                 layers = [self.layers[number] for number in numbers]
                 sources = [layer._source(part, windows) for layer, part in zip(layers, parts, strict=True)]
-                alike = Alike(sources, basis.dtype)
+                batch = KernelBatch(sources, basis.dtype)
                 for number, layer in enumerate(layers):
-                    layer._ahead = LowRank(alike, number)
+                    layer._ahead = FactoredKernel(batch, number)
 
 
 class _Shared:

@@ -1,4 +1,4 @@
-"""Whether kernels written in Triton can be used."""
+"""Whether a tensor can be passed to the Triton kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 
-def triton_takes(x: torch.Tensor) -> bool:
-    """Whether there is Triton, and x is in half precision on a GPU."""
+def triton_supports(x: torch.Tensor) -> bool:
+    """Whether Triton is installed and `x` is a half-precision tensor on a GPU."""
     if not x.is_cuda or x.element_size() != 2 or isinstance(x, FakeTensor):
         return False
     try:
@@ -15,3 +15,8 @@ def triton_takes(x: torch.Tensor) -> bool:
     except ImportError:
         return False
     return True
+
+
+def fits_32_bits(x: torch.Tensor) -> bool:
+    """Whether the offset of every element fits into 32 bits, in which the kernels compute offsets."""
+    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) < 2**31

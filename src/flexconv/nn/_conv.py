@@ -17,9 +17,9 @@ from .._context import autocast_enabled, no_autocast
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import (
     ALGORITHMS,
-    Alike,
+    FactoredKernel,
     Factors,
-    LowRank,
+    KernelBatch,
     Padding,
     Pads,
     Source,
@@ -89,7 +89,7 @@ class FlexConvNd(nn.Module):
         self.mask = self._make_mask(mask, device, dtype)
         self.bias = nn.Parameter(torch.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._extent, self._cache = Extent(self.axes), KernelCache()
-        self._ahead: torch.Tensor | LowRank | None = None  # sampled before the forward, see `_together.py`
+        self._ahead: torch.Tensor | FactoredKernel | None = None  # sampled before the forward, see `_together.py`
         self._settle(fresh=not isinstance(kernel, nn.Module))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class FlexConvNd(nn.Module):
         dtype, device = self.generator.compute_dtype, self._like().device
         return [a.coordinates(w, device=device, dtype=dtype) for a, w in zip(self.axes, windows, strict=True)]
 
-    def _sample_factors(self, windows: Sequence[TapRange]) -> LowRank:
+    def _sample_factors(self, windows: Sequence[TapRange]) -> FactoredKernel:
         """The kernel on a window of the grid by its factors; the bias of the output map counts as one more feature."""
         output = self.generator.output_map
         assert output is not None
@@ -154,7 +154,7 @@ class FlexConvNd(nn.Module):
             basis = torch.cat([features * window.unsqueeze(-1), window.unsqueeze(-1)], -1)
             mix = torch.cat([output.effective_weight(dtype), output.bias.to(dtype).unsqueeze(1)], 1)
         source = self._source(lambda dtype: (basis.to(dtype), mix.to(dtype)), windows)
-        return LowRank(Alike([source], self.generator.compute_dtype))
+        return FactoredKernel(KernelBatch([source], self.generator.compute_dtype))
 
     def _source(self, factors: Source, windows: Sequence[TapRange]) -> Source:
         """Factors of the kernel from a mix [·, rank], and a basis [*block, rank] that begins with the windows."""
@@ -221,7 +221,7 @@ class FlexConvNd(nn.Module):
         once = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         return not once and self._ahead is None
 
-    def _fresh(self, windows: tuple[TapRange, ...], dtype: torch.dtype | None) -> torch.Tensor | LowRank:
+    def _fresh(self, windows: tuple[TapRange, ...], dtype: torch.dtype | None) -> torch.Tensor | FactoredKernel:
         """A kernel that is used once: by its factors where it has any, since transforms of those are fewer."""
         kernel = self._ahead
         if kernel is None:

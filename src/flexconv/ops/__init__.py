@@ -5,9 +5,9 @@ from ._conv import conv1d as conv1d
 from ._conv import conv2d as conv2d
 from ._conv import conv3d as conv3d
 from ._conv import conv_nd as conv_nd
-from ._factored import Alike as Alike
+from ._factored import FactoredKernel as FactoredKernel
 from ._factored import Factors as Factors
-from ._factored import LowRank as LowRank
+from ._factored import KernelBatch as KernelBatch
 from ._factored import Source as Source
 from ._factored import as_tensor as as_tensor
 from ._fft import fast_length as fast_length

@@ -51,7 +51,7 @@ def _sum_over_channels(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return y.unflatten(0, (groups, -1)).permute(2, 0, 3, 1)
 
 
-def low_rank_correlation(x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor, groups: int) -> torch.Tensor:
+def factored_correlation(x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor, groups: int) -> torch.Tensor:
     """As `circular_correlation` with the kernel Σ_r mix[o, i, r] · basis[r, …], of which only the basis is transformed.
 
     x [batch, in, *N], basis [rank, *taps], mix [out, in/groups, rank] → [batch, out, *N].

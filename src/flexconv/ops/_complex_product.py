@@ -15,25 +15,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .._fast.triton_support import triton_takes
+from .._registry import has_fast_version
 from ._steps import Steps, step
 
 
+@has_fast_version("ops.complex_product")
 def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
-    c = _room(a, columns, plain)
-    if triton_takes(a) and all(map(fits_32_bits, (a, b, c))):
-        from .._fast.complex_product_triton import launch
-
-        launch(a, b, c, conjugate)
-    else:
-        terms = min(a.shape[-1], b.shape[-2])
-        a, b = a[..., :terms], b[..., :terms, :columns]
-        c[..., : b.shape[-1]] = _as_blocks(a, b, conjugate)
-        c[..., b.shape[-1] :] = 0.0
+    c = empty_product(a, columns, plain)
+    terms = min(a.shape[-1], b.shape[-2])
+    a, b = a[..., :terms], b[..., :terms, :columns]
+    c[..., : b.shape[-1]] = _as_blocks(a, b, conjugate)
+    c[..., b.shape[-1] :] = 0.0
     return c
 
 
-def _room(a: torch.Tensor, columns: int, plain: bool) -> torch.Tensor:
+def empty_product(a: torch.Tensor, columns: int, plain: bool) -> torch.Tensor:
     """An empty c: its axes are stored from outer to inner as those of a; if `plain`, only parts and frequencies are."""
     shape = [*a.shape[:4], columns]
     order = sorted(range(2 if plain else 5), key=lambda axis: -a.stride(axis)) + ([2, 3, 4] if plain else [])
@@ -47,11 +43,6 @@ def _as_blocks(a: torch.Tensor, b: torch.Tensor, conjugate: bool) -> torch.Tenso
     block = torch.cat([torch.cat([real, imaginary], -1), torch.cat([-imaginary, real], -1)], -2)
     c = torch.cat([a[0], a[1]], -1) @ block
     return torch.stack(c.chunk(2, -1))
-
-
-def fits_32_bits(x: torch.Tensor) -> bool:
-    """Whether the offset of every number does: the kernel computes them so, where no tensor is too large for it."""
-    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) < 2**31
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001

@@ -11,7 +11,7 @@ from .._context import autocast_enabled, exporting
 from ..errors import ArgumentError, ArgumentTypeError
 from ._dft import dft_conv
 from ._direct import direct_conv
-from ._factored import LowRank, as_tensor
+from ._factored import FactoredKernel, as_tensor
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
 from ._reference import reference_conv
@@ -87,7 +87,7 @@ def conv3d(
 def conv_nd(
     dims: int,
     x: torch.Tensor,
-    weight: torch.Tensor | LowRank,
+    weight: torch.Tensor | FactoredKernel,
     bias: torch.Tensor | None,
     stride: int | Sequence[int],
     padding: Padding,
@@ -120,12 +120,12 @@ def conv_nd(
 
 
 def _check_tensors(
-    dims: int, x: torch.Tensor, weight: torch.Tensor | LowRank, bias: torch.Tensor | None, groups: int
+    dims: int, x: torch.Tensor, weight: torch.Tensor | FactoredKernel, bias: torch.Tensor | None, groups: int
 ) -> None:
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if tensor is None:
             continue
-        if not isinstance(tensor, (torch.Tensor, LowRank)):
+        if not isinstance(tensor, (torch.Tensor, FactoredKernel)):
             raise ArgumentTypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise ArgumentTypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")

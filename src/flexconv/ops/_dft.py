@@ -23,7 +23,7 @@ from ._dft_gains import gains_of
 from ._dft_matrices import Points, Recipe, cached_matrices, constant_matrices, shapes
 from ._dft_transform import analyse, synthesise
 from ._direct import direct_conv
-from ._factored import LowRank, as_tensor
+from ._factored import FactoredKernel, as_tensor
 from ._fft import fft_conv
 from ._geometry import Geometry, output_size, skip_unread_samples
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 def dft_conv(
     x: torch.Tensor,
-    weight: torch.Tensor | LowRank,
+    weight: torch.Tensor | FactoredKernel,
     bias: torch.Tensor | None,
     geometry: Geometry,
     *,
@@ -88,7 +88,7 @@ def dft_conv(
 
 
 def _dft_conv(
-    x: torch.Tensor, weight: torch.Tensor | LowRank, outputs: tuple[int, ...], groups: int, plan: Plan
+    x: torch.Tensor, weight: torch.Tensor | FactoredKernel, outputs: tuple[int, ...], groups: int, plan: Plan
 ) -> torch.Tensor:
     batch, (out, fan_in) = x.shape[0], weight.shape[:2]
     spectra = analyse(x, _matrices(plan.x, x, x.dtype), plan.style)
@@ -102,12 +102,12 @@ def _dft_conv(
     return synthesise(y, _matrices(plan.y, x, x.dtype), list(outputs), plan.style)
 
 
-def _has_remainders(plan: Plan, weight: torch.Tensor | LowRank) -> bool:
+def _has_remainders(plan: Plan, weight: torch.Tensor | FactoredKernel) -> bool:
     """Whether the kernel's spectra are good enough from half precision: its matrices come with what rounding took.
 
     Not where every pair of channels of a long sequence has a kernel of its own: in bfloat16 errors pass 0.6 % there.
     """
-    return plan.style == "whole" or (plan.style == "long" and isinstance(weight, LowRank))
+    return plan.style == "whole" or (plan.style == "long" and isinstance(weight, FactoredKernel))
 
 
 def _scaled(spectra: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:

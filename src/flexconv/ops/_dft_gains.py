@@ -1,6 +1,6 @@
 """Spectra of kernels for `_dft.py`, conjugated: what every frequency of every input channel is multiplied by.
 
-The transform of a kernel that is a sum of shapes (`_low_rank.py`) is the sum of their transforms, ĝ = (F basis) mixᵀ:
+The transform of a kernel that is a sum of shapes (`_factored.py`) is the sum of their transforms, ĝ = (F basis) mixᵀ:
 33 spectra and one product, where a kernel of 48 channels to 48 has 2,304 of them.
 """
 
@@ -15,17 +15,17 @@ import torch.nn.functional as F
 
 from ._dft_matrices import Recipe
 from ._dft_transform import analyse
-from ._factored import LowRank
+from ._factored import FactoredKernel
 
 
 def gains_of(
-    weight: torch.Tensor | LowRank, recipe: Recipe, matrices: Sequence[torch.Tensor], dtype: torch.dtype
+    weight: torch.Tensor | FactoredKernel, recipe: Recipe, matrices: Sequence[torch.Tensor], dtype: torch.dtype
 ) -> torch.Tensor:
     """Weight [out, in/groups, *taps] in the dtype of its matrices → gains [2, frequencies, out, in/groups] in another.
 
     There may be more input channels than there are, with gains of 0.
     """
-    if not isinstance(weight, LowRank):
+    if not isinstance(weight, FactoredKernel):
         taps = math.prod(weight.shape[2:])  # the rest of a matrix is its remainder
         whole = recipe.style == "whole"
         return analyse(weight, [matrices[0].narrow(1, 0, taps)] if whole else matrices, recipe.style).to(dtype)

@@ -20,12 +20,12 @@ Factors = tuple[torch.Tensor, torch.Tensor]  # basis [*taps, rank] and mix [out,
 Source = Callable[[torch.dtype], Factors]  # the factors of a kernel, in a dtype
 
 
-class LowRank:
+class FactoredKernel:
     """A kernel [out, in/groups, *taps] by its factors, one of several of the same taps or alone."""
 
-    def __init__(self, alike: Alike, number: int = 0) -> None:
-        self._alike, self._number = alike, number
-        self.basis, self.mix = alike.factors(number)
+    def __init__(self, batch: KernelBatch, number: int = 0) -> None:
+        self._batch, self._number = batch, number
+        self.basis, self.mix = batch.factors(number)
 
     @property
     def shape(self) -> torch.Size:
@@ -50,20 +50,20 @@ class LowRank:
     def is_floating_point(self) -> bool:
         return self.mix.is_floating_point()
 
-    def to(self, dtype: torch.dtype) -> LowRank:
-        return self if dtype == self.dtype else LowRank(self._alike.to(dtype), self._number)
+    def to(self, dtype: torch.dtype) -> FactoredKernel:
+        return self if dtype == self.dtype else FactoredKernel(self._batch.to(dtype), self._number)
 
-    def narrow(self, dim: int, start: int, length: int) -> LowRank:
+    def narrow(self, dim: int, start: int, length: int) -> FactoredKernel:
         """As of a tensor: some of the taps along a dimension of `shape`, which is not one of channels."""
-        return LowRank(self._alike.narrow(dim - 2, start, length), self._number)
+        return FactoredKernel(self._batch.narrow(dim - 2, start, length), self._number)
 
     def transformed(self, name: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """`function` of the basis, linear, [*taps, n] → [rows, n] for any n; known by its name."""
-        return self._alike.transformed(name, function)[self._number]
+        return self._batch.transformed(name, function)[self._number]
 
     def wide_mix(self, inputs: int) -> torch.Tensor:
         """`mix` with zeros for input channels up to a number."""
-        return self._alike.wide_mix(self._number, inputs)
+        return self._batch.wide_mix(self._number, inputs)
 
     def tensor(self) -> torch.Tensor:
         """The kernel itself, rounded to its dtype once, also under autocast."""
@@ -73,7 +73,7 @@ class LowRank:
         return kernel.view(self.shape).to(self.dtype)
 
 
-class Alike:
+class KernelBatch:
     """Kernels of the same taps. What one of them is asked is answered for all, once."""
 
     def __init__(self, sources: Sequence[Source], dtype: torch.dtype) -> None:
@@ -83,10 +83,10 @@ class Alike:
     def factors(self, number: int) -> Factors:
         return self._once(("factors", number), lambda: self.sources[number](self.dtype))
 
-    def to(self, dtype: torch.dtype) -> Alike:
-        return self._once(("to", dtype), lambda: Alike(self.sources, dtype))
+    def to(self, dtype: torch.dtype) -> KernelBatch:
+        return self._once(("to", dtype), lambda: KernelBatch(self.sources, dtype))
 
-    def narrow(self, axis: int, start: int, length: int) -> Alike:
+    def narrow(self, axis: int, start: int, length: int) -> KernelBatch:
         return self._changed(("narrow", axis, start, length), lambda basis: basis.narrow(axis, start, length))
 
     def wide_mix(self, number: int, inputs: int) -> torch.Tensor:
@@ -110,7 +110,7 @@ class Alike:
 
         return self._once(name, all_at_once)
 
-    def _changed(self, name: Hashable, change: Callable[[torch.Tensor], torch.Tensor]) -> Alike:
+    def _changed(self, name: Hashable, change: Callable[[torch.Tensor], torch.Tensor]) -> KernelBatch:
         def of(source: Source) -> Source:
             def factors(dtype: torch.dtype) -> Factors:
                 basis, mix = source(dtype)
@@ -118,7 +118,7 @@ class Alike:
 
             return factors
 
-        return self._once(name, lambda: Alike([of(source) for source in self.sources], self.dtype))
+        return self._once(name, lambda: KernelBatch([of(source) for source in self.sources], self.dtype))
 
     def _once(self, question: Hashable, answer: Callable[[], Any]) -> Any:
         key = question, torch.is_grad_enabled()  # what was computed without gradients is of no use to who wants them
@@ -127,5 +127,5 @@ class Alike:
         return self._answers[key]
 
 
-def as_tensor(weight: torch.Tensor | LowRank) -> torch.Tensor:
-    return weight.tensor() if isinstance(weight, LowRank) else weight
+def as_tensor(weight: torch.Tensor | FactoredKernel) -> torch.Tensor:
+    return weight.tensor() if isinstance(weight, FactoredKernel) else weight

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 
 from .._context import autocast_enabled, no_autocast
-from ._circular import circular_correlation, low_rank_correlation
-from ._factored import LowRank, as_tensor
+from ._circular import circular_correlation, factored_correlation
+from ._factored import FactoredKernel, as_tensor
 from ._geometry import Geometry, output_size, skip_unread_samples, span, zero_pad
 
 
 def fft_conv(
-    x: torch.Tensor, weight: torch.Tensor | LowRank, bias: torch.Tensor | None, geometry: Geometry
+    x: torch.Tensor, weight: torch.Tensor | FactoredKernel, bias: torch.Tensor | None, geometry: Geometry
 ) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size'].
 
@@ -29,7 +29,7 @@ def fft_conv(
         return y.to(out_dtype)
 
 
-def _fft_conv(x: torch.Tensor, weight: torch.Tensor | LowRank, geometry: Geometry) -> torch.Tensor:
+def _fft_conv(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> torch.Tensor:
     """Lay x and the kernel on circles, correlate, and take the wanted outputs."""
     each = zip(x.shape[2:], weight.shape[2:], geometry.pads, geometry.dilation, strict=True)
     outputs = tuple(output_size(size, taps, 1, pads, dilation) for size, taps, pads, dilation in each)
@@ -37,9 +37,9 @@ def _fft_conv(x: torch.Tensor, weight: torch.Tensor | LowRank, geometry: Geometr
     circles = circular_sizes(tuple(x.shape[2:]), tuple(weight.shape[2:]), pads, geometry.dilation)
     fill = zip(pads, circles, x.shape[2:], strict=True)
     x = zero_pad(x, tuple((left, n - left - size) for (left, _), n, size in fill))
-    if isinstance(weight, LowRank) and weight.shape[1] > 1 and not torch.compiler.is_compiling():
+    if isinstance(weight, FactoredKernel) and weight.shape[1] > 1 and not torch.compiler.is_compiling():
         basis = _dilate(weight.basis.movedim(-1, 0).unsqueeze(1), geometry.dilation).squeeze(1)
-        y = low_rank_correlation(x, basis, weight.mix, geometry.groups)
+        y = factored_correlation(x, basis, weight.mix, geometry.groups)
     else:
         y = circular_correlation(x, _dilate(as_tensor(weight), geometry.dilation), geometry.groups)
     wanted = (slice(0, size, stride) for size, stride in zip(outputs, geometry.stride, strict=True))

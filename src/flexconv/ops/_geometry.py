@@ -19,9 +19,9 @@ import torch.nn.functional as F
 
 from .._arguments import as_int, unknown_name
 from ..errors import ArgumentError, ArgumentTypeError
-from ._factored import LowRank
+from ._factored import FactoredKernel
 
-Kernel = TypeVar("Kernel", bound=torch.Tensor | LowRank)
+Kernel = TypeVar("Kernel", bound=torch.Tensor | FactoredKernel)
 
 Pads = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[str | int | Sequence[int]]

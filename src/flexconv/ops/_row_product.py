@@ -12,17 +12,12 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .._fast.triton_support import triton_takes
+from .._registry import has_fast_version
 
 
+@has_fast_version("ops.row_product")
 def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) -> torch.Tensor:
     """The first `length` positions of matrix · x[s], for every s."""
-    if triton_takes(x):
-        from .._fast.row_product_triton import launch
-
-        y = x.new_empty(len(x), length)
-        launch(matrix, x if x.stride(1) == 1 else x.contiguous(), y, width)
-        return y
     rows, terms = matrix.shape
     missing = terms * width - x.shape[1]
     x = (F.pad(x, (0, missing)) if missing else x).view(-1, terms, width)

@@ -16,7 +16,7 @@ import torch
 
 from .._context import autocast_enabled, exporting
 from . import _rates_cpu, _rates_cuda
-from ._factored import LowRank
+from ._factored import FactoredKernel
 from ._geometry import Geometry
 from ._work import WORK, Problem
 
@@ -32,13 +32,13 @@ class Prices(NamedTuple):
     surprises: dict[tuple[int, ...], str]  # by landmark: what was fastest, against the estimate
 
 
-def pick(x: torch.Tensor, weight: torch.Tensor | LowRank, geometry: Geometry) -> str:
+def pick(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> str:
     """The name of the cheapest algorithm for these shapes on this device."""
     if exporting() or 0 in x.shape:
         return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
     device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    rank = weight.mix.shape[-1] if isinstance(weight, LowRank) else None
+    rank = weight.mix.shape[-1] if isinstance(weight, FactoredKernel) else None
     problem = Problem(device, precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
     return (_pick if torch.compiler.is_compiling() else _remembered_pick)(problem, training)
 

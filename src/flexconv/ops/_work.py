@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     x: tuple[int, ...]
     weight: tuple[int, ...]
     geometry: Geometry
-    rank: int | None = None  # of a kernel that is given by its factors, see `_low_rank.py`
+    rank: int | None = None  # of a kernel that is given by its factors, see `_factored.py`
 
     @property
     def outputs(self) -> tuple[int, ...]:
