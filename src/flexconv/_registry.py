@@ -17,12 +17,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _versions: dict[str, Any] = {}
+_plain: dict[str, Callable[..., Any]] = {}
 
 
 def has_fast_version(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a plain function for which `_fast` may provide a faster version under `name`."""
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:
+        _plain[name] = plain
+
         @functools.wraps(plain)
         def choose(*args: P.args, **kwargs: P.kwargs) -> R:
             fast = _versions.get(name)
@@ -42,6 +45,11 @@ def provide(name: str, version: Any) -> None:
 def fast_version(name: str) -> Any | None:
     """Return what `_fast` provides under `name`, or None if it provides nothing."""
     return _versions.get(name)
+
+
+def plain_version(name: str) -> Callable[..., Any]:
+    """Return the function that is decorated with `@has_fast_version(name)`. Its module must have been imported."""
+    return _plain[name]
 
 
 def load_fast_versions() -> bool:

@@ -30,3 +30,9 @@ class MissingFileError(FlexConvError, FileNotFoundError):
 
 class MissingPackageError(FlexConvError, ImportError):
     """An optional package is not installed."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first informative line of an error message, without the line "... raised:" of torch.compile."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.rstrip().endswith("raised:")]
+    return lines[0].strip()[:200] if lines else type(error).__name__

@@ -5,8 +5,10 @@ import torch
 
 pytest.importorskip("triton")
 
+from flexconv._fast import fused_fit, fused_parts
+from flexconv._fast import fused_step as steps
+from flexconv._fast.fit import fused_step
 from flexconv.nn import GENERATORS
-from flexconv.train import _fused_fit, _fused_parts, _fused_step
 from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
@@ -34,20 +36,20 @@ EXACT = 5e-5 if torch.cuda.is_available() else 1e-5  # sines and cosines of a GP
     ids=["float32", "float32 wide", "bfloat16"],
 )
 def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, limit, monkeypatch):
-    monkeypatch.setattr(_fused_parts, "PROGRAMS", 4)  # two for a picture, several blocks each
-    for step in (_fused_fit.FusedStep, _fused_fit.FusedSirenStep):
+    monkeypatch.setattr(fused_parts, "PROGRAMS", 4)  # two for a picture, several blocks each
+    for step in (fused_fit.FusedStep, fused_fit.FusedSirenStep):
         monkeypatch.setattr(step, "cut", (32, 2))  # several blocks in a row, the last one not full
-    monkeypatch.setattr(_fused_step, "ROOM", 1 << 18)  # for a part of the rows at a time
-    monkeypatch.setattr(_fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
-    monkeypatch.setattr(_fused_parts, "KEPT", getattr(torch, kept))
+    monkeypatch.setattr(steps, "ROOM", 1 << 18)  # for a part of the rows at a time
+    monkeypatch.setattr(fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
+    monkeypatch.setattr(fused_parts, "KEPT", getattr(torch, kept))
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
     targets = torch.rand(2, 3, *size, device=DEVICE)
     group = FitGroup(generators, targets, FitRecipe(model=ModelRecipe(name=name), target="random"))
-    loss = sum(group._squared_error(group.parameters, *part) for part in group._parts())
+    loss = sum(group.squared_error(group.parameters, *part) for part in group.parts())
     loss.backward()
     expected = {key: p.grad for key, p in group.parameters.items()}
-    step = group._fuse(generators[0])
+    step = fused_step(group, generators[0])
     assert step is not None
     assert step.at_once > step.programs
     for _ in range(2):  # the second finds sums of the first
@@ -59,13 +61,13 @@ def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, lim
 
 
 def test_other_generators_are_left_to_the_compiler():
-    assert not _fused_fit.can_fuse_siren(GENERATORS["nsiren"](2, 3))
-    assert not _fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
-    assert not _fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
-    assert not _fused_fit.can_fuse(GENERATORS["magnet"](1, 3))
-    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, steerable=True))
-    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 3, hidden=65))
-    assert not _fused_fit.can_fuse(GENERATORS["magnet"](2, 17))
+    assert not fused_fit.can_fuse_siren(GENERATORS["nsiren"](2, 3))
+    assert not fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
+    assert not fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
+    assert not fused_fit.can_fuse(GENERATORS["magnet"](1, 3))
+    assert not fused_fit.can_fuse(GENERATORS["magnet"](2, 3, steerable=True))
+    assert not fused_fit.can_fuse(GENERATORS["magnet"](2, 3, hidden=65))
+    assert not fused_fit.can_fuse(GENERATORS["magnet"](2, 17))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -73,7 +75,7 @@ def test_a_fit_on_a_gpu_uses_it():
     generators = [GENERATORS["magnet"](2, 3, hidden=23, layers=3).cuda()]
     recipe = FitRecipe(model=ModelRecipe(name="magnet"), target="random")
     group = FitGroup(generators, torch.rand(1, 3, 40, 30, device="cuda"), recipe)
-    assert group._fused is not None
+    assert group._fast_gradients is not None
     before = group.errors()[0][0]
     for _ in range(50):
         group.step()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from flexconv import data
-from flexconv.data import _batches
+from flexconv._fast import batches as fast_batches
 from flexconv.data._augment import augmentation_bits, crop_flip
 from flexconv.data._layout import PixelsAsSteps, RowsAsSteps
 from flexconv.data._random import random_bits, shuffled
@@ -221,8 +221,9 @@ def noise_padded_split():
     ids=["images", "resized images", "sequences", "rows as steps"],
 )
 def test_a_compiled_batch_is_the_same(split, augment, graphs, resident_bytes, monkeypatch):
-    compiled = torch.compile(_batches._prepare.function, backend="aot_eager", fullgraph=True, dynamic=False)
-    monkeypatch.setitem(_batches._prepare.__dict__, "compiled", compiled)
+    region = fast_batches._region()
+    compiled = torch.compile(region.function, backend="aot_eager", fullgraph=True, dynamic=False)
+    monkeypatch.setitem(region.__dict__, "compiled", compiled)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     options = {"shuffle": True, "augment": augment, "seed": 3, "resident_bytes": resident_bytes}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flexconv._fast.capture_windows import RoomyWindows
+from flexconv._fast.capture_windows import CaptureWindows
 from flexconv._fast.kernel_batch import KernelsTogether
 from flexconv.bench._steps import noise
 from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
@@ -22,7 +22,7 @@ def asked_in_a_step(tmp_path, monkeypatch, tree, shape):
     monkeypatch.setattr(trainer.optimizer, "step", lambda *_, **__: None)
     for group in trainer.optimizer.param_groups:
         group["base_lr"] = recipe.optim.lr
-    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, trainer.optimizer)
     trainer.forward_model.train()
     questions = Questions()
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):

@@ -13,10 +13,11 @@ from torch import nn
 from flexconv import train
 from flexconv._fast import capture as graph
 from flexconv._fast.capture import GraphEngine
-from flexconv._fast.capture_windows import RoomyWindows
+from flexconv._fast.capture_windows import CaptureWindows
 from flexconv.bench._steps import noise
 from flexconv.nn import GaussianMask
 from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
+from flexconv.train import engine as engines
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine, fastest
 
@@ -68,6 +69,17 @@ def test_where_nothing_can_be_compiled_steps_run_one_by_one_and_say_so(tmp_path,
     assert any("(no compiler was found)" in text for text in said)
 
 
+@pytest.mark.parametrize("engine", ["compiled", "graph"])
+def test_trains_eagerly_without_the_fast_engines(engine, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(Display, "say", lambda _, text: said.append(text))
+    monkeypatch.setattr(engines, "_missing_for_a_graph", lambda *_: None)
+    monkeypatch.setattr(engines, "fast_version", lambda _: None)
+    trainer = trainer_of(tmp_path, engine=engine)
+    assert isinstance(trainer.engine, EagerEngine)
+    assert any(f"engine: {engine}" in text and "flexconv._fast" in text for text in said)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("quick_compiler")
 def test_losses_of_the_compiled_engine_are_those_of_the_eager_one(tmp_path):
@@ -80,7 +92,7 @@ def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
     trainer = trainer_of(tmp_path)
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "masks"]
     group["base_lr"] = 1e-4
-    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, trainer.optimizer)
     windows.hold()
     assert [layer._windows_in_force() for layer, _ in windows.layers] == windows._windows
     layer, source = windows.layers[1]
@@ -133,7 +145,7 @@ def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeyp
 
 def test_before_a_first_full_batch_there_are_no_windows_to_outgrow(tmp_path):
     trainer = trainer_of(tmp_path)
-    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, trainer.optimizer)
     event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
     windows._sent = windows._packed(), event
     with pytest.MonkeyPatch.context() as patch:
@@ -144,7 +156,7 @@ def test_before_a_first_full_batch_there_are_no_windows_to_outgrow(tmp_path):
 
 def test_bounds_of_many_layers_are_those_of_each(tmp_path):
     trainer = trainer_of(tmp_path)
-    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, trainer.optimizer)
     for number, (_, source) in enumerate(windows.layers):
         nn.init.constant_(source.sigma, 0.1 + 0.1 * number)
     for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
@@ -156,11 +168,11 @@ def test_layers_are_told_apart_by_settings_and_not_by_what_they_learn(tmp_path, 
     monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("shows parameters, for which a device stops"))
     trainer = trainer_of(tmp_path)
     masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
-    assert len(RoomyWindows(trainer.model, trainer.optimizer)._alike) == 1
+    assert len(CaptureWindows(trainer.model, trainer.optimizer)._alike) == 1
     masks[0].threshold = 0.2
     for mask in masks:
         nn.init.constant_(mask.sigma, 0.3)
-    windows = RoomyWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, trainer.optimizer)
     assert windows._alike == [[0], list(range(1, len(masks)))]
     first, second, *_ = windows._bounds(windows._packed())
     assert first[0][1] - first[0][0] < second[0][1] - second[0][0]  # cut at 0.2, for 0.1
@@ -230,7 +242,7 @@ def test_what_a_compiler_says_is_no_markup(tmp_path, monkeypatch):
     file = io.StringIO()
     recipe = tiny_recipe(engine="compiled", epochs=1)
     train.train(recipe, tmp_path, device="cpu", console=Console(file=file, width=200))
-    assert "training step by step ([/usr/bin/ld] not found)" in file.getvalue()
+    assert "([/usr/bin/ld] not found)" in file.getvalue()
 
 
 def test_a_log_says_which_engine_took_the_steps(tmp_path):

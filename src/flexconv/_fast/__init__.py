@@ -1,6 +1,12 @@
 """Faster versions of functions of the core, found through `flexconv._registry`; everything works without them.
 
-Importing this package registers them. It must import neither Triton nor the compiler.
+Importing this package registers them. It must not import Triton, Lightning or `torch._dynamo`, which take seconds.
 """
 
+from . import adam as adam
+from . import batches as batches
+from . import capture as capture
+from . import engines as engines
+from . import fit as fit
 from . import products as products
+from . import step as step

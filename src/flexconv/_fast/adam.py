@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .._registry import provide
+
 PIECE = 4096  # numbers, at least
 PIECES = 36  # of a parameter, at most: what one launch takes
 
@@ -86,3 +88,6 @@ def _cut(tensors: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
         return
     size = PIECE * math.ceil(count / (PIECE * PIECES))
     yield from zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
+
+
+provide("train.adam", FusedAdam)

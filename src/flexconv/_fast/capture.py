@@ -10,22 +10,26 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from ..data import Batch
-from ..errors import UsageError
+from .._registry import provide
+from ..errors import UsageError, first_line
 from ..nn import parameters_changed
-from .capture_windows import STEPS_BETWEEN_LOOKS, RoomyWindows
+from .capture_windows import STEPS_BETWEEN_LOOKS, CaptureWindows
 from .kernel_batch import KernelsTogether
-from .regions import compiled_regions
+from .step import fast_step
+
+if TYPE_CHECKING:
+    from ..data import Batch
 
 WARM_STEPS = 2
 
 
 class GraphEngine:
-    """Runs `compute(batch, share)` as a replayed graph, for batches of `batch_size`; others as they are."""
+    """Runs `compute(batch, sample_weight)` as a replayed graph, for batches of `batch_size`; others as they are."""
 
     name = "graph"
 
@@ -37,7 +41,7 @@ class GraphEngine:
         batch_size: int,
     ) -> None:
         self.model, self.optimizer, self.compute, self.batch_size = model, optimizer, compute, batch_size
-        self.windows = RoomyWindows(model, optimizer)
+        self.windows = CaptureWindows(model, optimizer)
         self.captures = 0
         if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # warm steps are on other streams
@@ -45,7 +49,7 @@ class GraphEngine:
         self._warm = 0
         self._steps = 0
 
-    def step(self, batch: Batch, share: float) -> None:
+    def step(self, batch: Batch, sample_weight: float) -> None:
         """One step of training."""
         self._steps += 1
         if self._steps % STEPS_BETWEEN_LOOKS == 0 and not self.windows.still_fit():
@@ -53,27 +57,27 @@ class GraphEngine:
             self.windows.release()
         if len(batch[1]) != self.batch_size:
             self._make_capturable()
-            self.compute(batch, share)
+            self.compute(batch, sample_weight)
         elif self._graph is None and self._warm < WARM_STEPS:
             self._warm += 1
-            self._warm_up(batch, share)
+            self._warm_up(batch, sample_weight)
         else:
-            self._replay(batch, share)
+            self._replay(batch, sample_weight)
 
-    def _warm_up(self, batch: Batch, share: float) -> None:
+    def _warm_up(self, batch: Batch, sample_weight: float) -> None:
         """A step as it will be captured, on a stream of its own as there, so that libraries have their workspaces."""
         self._make_capturable()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._run(batch, share)
+            self._run(batch, sample_weight)
         torch.cuda.current_stream().wait_stream(side)
 
-    def _replay(self, batch: Batch, share: float) -> None:
+    def _replay(self, batch: Batch, sample_weight: float) -> None:
         if self._graph is None:
             self._batch = tuple(None if each is None else each.clone() for each in batch)
             self._graph = torch.cuda.CUDAGraph()
-            self._run(self._batch, share, capture=self._graph)  # type: ignore[arg-type]
+            self._run(self._batch, sample_weight, capture=self._graph)  # type: ignore[arg-type]
             self.captures += 1
         for mine, given in zip(self._batch, batch, strict=True):
             if mine is not None and given is not None:
@@ -81,23 +85,20 @@ class GraphEngine:
         self._graph.replay()
         parameters_changed()
 
-    def _run(self, batch: Batch, share: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
+    def _run(self, batch: Batch, sample_weight: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
         """Take a step, or capture it."""
         self.windows.hold()
         self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
         try:
-            with (
-                contextlib.nullcontext() if capture is None else _captured(capture),
-                compiled_regions(),
-                self._kernels.ahead(),
-            ):
-                self.compute(batch, share)
+            captured = contextlib.nullcontext() if capture is None else _captured(capture)
+            with captured, fast_step(self.model, self._kernels):
+                self.compute(batch, sample_weight)
         except Exception as error:
             way, first = "compiled" if capture is None else "captured", error
             if capture is not None and isinstance(error.__context__, Exception):
                 first = error.__context__  # the end of a capture that failed fails, too
             advice = "with engine=eager it is trained step by step, from where it is if resumed"
-            raise UsageError(f"steps of this network cannot be {way} ({brief(first)}); {advice}") from error
+            raise UsageError(f"steps of this network cannot be {way} ({first_line(first)}); {advice}") from error
 
     def _make_capturable(self) -> None:
         """Rates and counters as tensors on the device; a checkpoint of another engine has them as numbers."""
@@ -129,7 +130,4 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             gc.enable()
 
 
-def brief(error: Exception) -> str:
-    """What an error says, in a line. Those of compilers begin with who raised them."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.rstrip().endswith("raised:")]
-    return lines[0].strip()[:200] if lines else type(error).__name__
+provide("train.graph_engine", GraphEngine)

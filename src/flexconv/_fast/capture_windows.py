@@ -19,7 +19,7 @@ Windows = tuple[TapRange, ...]
 Bounds = list[list[float]]  # [axes][low, high]
 
 
-class RoomyWindows:
+class CaptureWindows:
     """The windows of all layers of a model that is trained by an optimiser."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -14,6 +14,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
+from .._registry import plain_version, provide
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,6 +44,19 @@ class Region(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return (self.compiled if regions_are_compiled() else self.function)(*args, **kwargs)
+
+
+def provide_region(name: str, *, dynamic: bool) -> None:
+    """Provide a compiled version of the plain function `name`, for use inside `compiled_regions()`."""
+
+    @functools.cache
+    def region() -> Region[..., Any]:  # made at the first call, because the plain function may not be defined yet
+        return Region(plain_version(name), dynamic=dynamic)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return region()(*args, **kwargs) if regions_are_compiled() else NotImplemented
+
+    provide(name, compiled)
 
 
 def regions_are_compiled() -> bool:

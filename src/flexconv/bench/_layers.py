@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,8 +12,7 @@ import torch
 from torch import nn
 
 from .. import FlexConv1d, FlexConv2d, GaussianMask
-from .._fast.kernel_batch import KernelsTogether
-from .._fast.regions import compiled_regions
+from .._registry import fast_version
 from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 
@@ -72,10 +72,11 @@ def _row(case: Case, device: torch.device, ceilings: Ceilings, precision: str, s
 
 def _with_regions(layer: nn.Module, call: Callable[[], object]) -> Callable[[], object]:
     """A call of a layer as `engine: compiled` and `engine: graph` make it."""
-    kernels = KernelsTogether(layer)
+    make_step = fast_version("bench.step")
+    step = nullcontext if make_step is None else make_step(layer)
 
     def within() -> object:
-        with compiled_regions(), kernels.ahead():
+        with step():
             return call()
 
     return within

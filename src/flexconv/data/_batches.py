@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from .._arguments import positive_int, unknown_name
-from .._fast.regions import Region, compiled_regions
+from .._registry import has_fast_version
 from ..errors import ArgumentError, ArgumentTypeError
 from ._augment import AUGMENTATIONS, augmentation_bits, crop_flip
 from ._random import shuffled
@@ -119,7 +117,7 @@ class DeviceBatches:
     @property
     def own_size(self) -> int:
         """Samples of a whole batch that this process has."""
-        return len(torch.empty(self.batch_size).tensor_split(self.world_size)[self.rank])
+        return self.batch_size // self.world_size + (self.rank < self.batch_size % self.world_size)
 
     def _run(self, epoch: int, start: int) -> Iterator[Batch]:
         count = len(self.split)
@@ -149,13 +147,10 @@ class DeviceBatches:
         bits = None if bits is None else self._share(bits, batch)
         if rows is not None:
             rows = rows.to(self.device, non_blocking=True)
-        # whole numbers are resized by exact sums, which a compiler has nothing to add to
-        worthwhile = self.global_size(batch) == self.batch_size and self.split.resize_to is None
-        with compiled_regions() if self.compiled and worthwhile else contextlib.nullcontext():
-            return _prepare(self, rows, index, bits)
+        return _prepare(self, rows, index, bits)
 
 
-@functools.partial(Region, dynamic=False)
+@has_fast_version("data.prepare")
 def _prepare(of: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, bits: torch.Tensor | None) -> Batch:
     """Gather, augment, resize, standardise: all on the device."""
     x = of._inputs[index] if rows is None else rows  # type: ignore[index]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
+from .._registry import fast_version
 from ..nn import Axis, coordinate_grid
 from ..nn.kernels import KernelGenerator
 from .recipe import FitRecipe
@@ -25,8 +26,7 @@ class FitGroup:
 
     Every row of the grid has its own copy of the parameters: then their gradients are many short sums, one per row,
     and a sum over the rows. One sum over half a million points takes a GPU ten times as long as all the rest.
-    The step is compiled there, where it is limited by memory, or made of kernels (`_fused_fit.py`) for generators that
-    these are written for; a CPU goes through a few rows at a time, for its caches.
+    A CPU works on a few rows at a time, so that their values stay in its caches.
     """
 
     def __init__(self, generators: list[KernelGenerator], targets: torch.Tensor, recipe: FitRecipe) -> None:
@@ -46,34 +46,22 @@ class FitGroup:
         self.optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=recipe.lr, fused=device.type == "cuda")
         in_a_row = len(targets) * targets.shape[3]
         self.rows_at_once = max(1, CPU_POINTS // in_a_row) if device.type == "cpu" else len(self.rows)
-        self._loss = self._squared_error
-        self._fused = None
-        if device.type == "cuda":
-            self._loss = torch.compile(self._squared_error, dynamic=False)
-            self._fused = self._fuse(generators[0])
+        make_step = fast_version("train.fit_step")
+        self._fast_gradients = None if make_step is None else make_step(self, generators[0])
 
     def step(self) -> None:
         """One step of Adam on the mean squared error of every target."""
         self.optimizer.zero_grad(set_to_none=True)
-        if self._fused is not None:
-            self._fused()
+        if self._fast_gradients is not None:
+            self._fast_gradients()
         else:
-            for rows, values in self._parts():
-                self._loss(self.parameters, rows, values).backward()
+            self.compute_gradients(self.squared_error)
         self.optimizer.step()
 
-    def _fuse(self, generator: KernelGenerator) -> Callable[[], torch.Tensor] | None:
-        """Gradients of all parameters by a few kernels; None without Triton, or where none are for this generator."""
-        if torch.version.hip is not None:  # the kernels have instructions of NVIDIA's cards
-            return None
-        try:
-            from .._fast.fused_fit import FusedSirenStep, FusedStep, can_fuse, can_fuse_siren
-        except ImportError:
-            return None
-        lines = self.rows[:, 0, 0], self.rows[0, 1]
-        if can_fuse_siren(generator):
-            return FusedSirenStep(self.parameters, self.buffers["omega_0"], self.targets, *lines)
-        return FusedStep(self.parameters, self.targets, *lines) if can_fuse(generator) else None
+    def compute_gradients(self, squared_error: Callable[..., torch.Tensor]) -> None:
+        """Set the gradients of all parameters, by `squared_error` or a compiled version of it."""
+        for rows, values in self.parts():
+            squared_error(self.parameters, rows, values).backward()
 
     def state(self) -> dict[str, Any]:
         """What `load_state` needs to go on from here."""
@@ -90,7 +78,7 @@ class FitGroup:
     @torch.no_grad()
     def draw(self) -> torch.Tensor:
         """What the generators give on the grid → [n, channels, height, width]."""
-        return torch.cat([self._evaluate(self.parameters, rows) for rows, _ in self._parts()], 2)
+        return torch.cat([self._evaluate(self.parameters, rows) for rows, _ in self.parts()], 2)
 
     @torch.no_grad()
     def errors(self) -> list[tuple[float, float]]:
@@ -99,9 +87,13 @@ class FitGroup:
         pairs = [(drawn - self.targets).square().mean((1, 2, 3)) for drawn in (output, output.clamp(0, 1))]
         return [(plain, clamped) for plain, clamped in torch.stack(pairs, 1).tolist()]
 
-    def _squared_error(
+    def squared_error(
         self, parameters: dict[str, torch.Tensor], rows: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
+        """Return the mean squared error of rows [m, 2, width], summed over the targets.
+
+        The mean is over all points of a target, so the results of several calls add up.
+        """
         return (self._evaluate(parameters, rows) - values).square().sum() / self.targets[0].numel()
 
     def _evaluate(self, parameters: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
@@ -115,6 +107,6 @@ class FitGroup:
     ) -> torch.Tensor:
         return functional_call(self.skeleton, (parameters, buffers), (points,))
 
-    def _parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Some rows [m, 2, width] at a time, and the target values there [n, channels, m, width]."""
         yield from zip(self.rows.split(self.rows_at_once), self.targets.split(self.rows_at_once, 2), strict=True)

@@ -7,7 +7,6 @@ step goes on as it would have: bit for bit on a CPU, and on a GPU too if it is d
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import nn
 
-from .._fast.regions import Region
+from .._registry import has_fast_version
 from ..data import Batch, DataSplits, DeviceBatches
 from ..errors import UsageError
 from ..nn import refresh_extents
@@ -266,7 +265,7 @@ class Trainer:
         )
 
 
-@functools.partial(Region, dynamic=False)
+@has_fast_version("train.loss")
 def _loss(
     logits: torch.Tensor,
     labels: torch.Tensor,

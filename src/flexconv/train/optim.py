@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from .._fast.adam import FusedAdam
+from .._registry import fast_version
 from ..errors import ArgumentError
 from ..nn import FlexConvNd, GaussianMask
 from ..spectrum import alias_penalty
@@ -43,7 +43,7 @@ def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False
         return torch.optim.SGD(
             groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=fused
         )
-    cls = FusedAdam if fused else torch.optim.Adam
+    cls = (fast_version("train.adam") if fused else None) or torch.optim.Adam
     return cls(groups, lr=recipe.lr, betas=recipe.betas, decoupled_weight_decay=recipe.weight_decay > 0)
 
 

@@ -1,0 +1,33 @@
+"""The context in which a fast engine runs a training step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from torch import nn
+
+from .._registry import provide
+from .kernel_batch import KernelsTogether
+from .regions import compiled_regions, provide_region
+
+
+@contextlib.contextmanager
+def fast_step(model: nn.Module, kernels: KernelsTogether) -> Iterator[None]:  # noqa: ARG001
+    """Inside, `model` computes a step with everything that exists for speed.
+
+    `kernels` must have been made for the model at its current kernel sizes.
+    """
+    with compiled_regions(), kernels.ahead():
+        yield
+
+
+def _step_of(model: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """Return `fast_step` for a model whose kernel sizes do not change."""
+    return functools.partial(fast_step, model, KernelsTogether(model))
+
+
+provide("bench.step", _step_of)
+provide_region("train.loss", dynamic=False)
