@@ -1,8 +1,8 @@
-"""Bounds against spectra, errors at twice the resolution, and what the alias penalty costs and brings, as Markdown.
+"""Compare frequency bounds with spectra, measure errors at twice the resolution, and time the alias penalty.
 
     python -m benchmarks.alias_free [--json FILE]
 
-The tables of docs/alias-free.md and docs/alias-free-figures.md. About two minutes on one core.
+Prints the tables of docs/alias-free.md and docs/alias-free-figures.md as Markdown. Takes about two minutes on one core.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, alias_penalty, at_resolution
-from flexconv.bench import measure
-from flexconv.bench._report import machine
+from flexconv.bench import machine, measure
 from flexconv.nn import MAGNet
-from flexconv.spectrum import FORMULAS, max_frequency, measured_bandwidth
-from flexconv.spectrum._bandwidth import dense_kernel, denser, energy_spectrum
+from flexconv.sampling import dense_kernel, oversampled
+from flexconv.spectrum import FORMULAS, energy_spectrum, max_frequency, measured_bandwidth
 from flexconv.testing import _smooth_signal, resolution_error
 
 Layer = FlexConv1d | FlexConv2d
@@ -37,21 +36,21 @@ W_SCALES = (1.0, 0.2)
 THRESHOLDS = (0.05, 0.02, None)
 PROCEDURES = ("hard", "0.05", "0.02", "None", "taper", "uncropped")
 SEEDS = range(6)
-OVERSAMPLE = 16  # 17 taps so densely hold 64 cycles per unit, more than any bound here
+OVERSAMPLE = 16  # 17 taps oversampled by 16 represent 64 cycles per unit, more than any bound here
 WIDTHS = [3, *[24] * 5, *[36] * 5, *[48] * 4]  # 14 layers, as in a FlexNet-7
-#: per cent at 16 → 32 samples, measured on the authors' code in 2D: W at init, W × 0.2, W × 0.2 without cropping
+# errors in % from 16 to 32 samples, measured with the authors' code in 2D: W at init, W × 0.2, W × 0.2 without cropping
 AUTHORS = {0.075: (14, 6.4, 2.2), 0.15: (4.8, 1.7, 1.1), 0.3: (2.4, 1.2, 0.6), 0.6: (1.8, 1.5, None)}
 PENALTIES = {
     "none": {},
-    "the default: the authors' formula": {"method": "together", "mask": False, "formula": "authors"},
-    "together, without mask": {"method": "together", "mask": False, "formula": "exact"},
-    "summed, without mask": {"method": "summed", "mask": False, "formula": "exact"},
-    "summed, with mask": {"method": "summed", "mask": True, "formula": "exact"},
+    "the default: the authors' formula": {"method": "per_filter", "mask": False, "formula": "authors"},
+    "per filter, without mask": {"method": "per_filter", "mask": False, "formula": "exact"},
+    "per kernel, without mask": {"method": "per_kernel", "mask": False, "formula": "exact"},
+    "per kernel, with mask": {"method": "per_kernel", "mask": True, "formula": "exact"},
 }
 
 
 def make_layer(setup: str, sigma: float, w_scale: float, seed: int, threshold: float | None = 0.1) -> Layer:
-    """A random FlexConv of 4 → 4 channels and 17 taps, its frequencies W scaled."""
+    """A random FlexConv with 4 → 4 channels and 17 taps, whose frequencies W are multiplied by `w_scale`."""
     torch.manual_seed(seed)
     kind, padding = SETUPS[setup]
     mask = GaussianMask(kind.dims, sigma=sigma, threshold=threshold, dtype=torch.float64)
@@ -66,7 +65,7 @@ def make_layer(setup: str, sigma: float, w_scale: float, seed: int, threshold: f
 
 
 def bench_bounds() -> list[Row]:
-    """Each formula against the frequency below which 99 % of a kernel's energy lies, and what lies beyond it."""
+    """Each bound, the frequency below which 99 % of the energy lies, and the share of the energy above the bound."""
     rows: list[Row] = []
     for setup in ("1D", "2D"):
         for w_scale in W_SCALES:
@@ -91,7 +90,7 @@ def bench_bounds() -> list[Row]:
 
 
 def _one_gabor_row() -> Row:
-    """A kernel of one Gabor filter with a negative W, where the printed formula looks away."""
+    """A kernel of one Gabor filter with a negative W, for which the printed formula is not a bound."""
     generator = MAGNet(2, 1, hidden=1, layers=1, dtype=torch.float64)
     with torch.no_grad():
         generator.frequency.copy_(torch.tensor([[[-57.7, 14.1]], [[0.0, 0.0]]]))
@@ -114,8 +113,8 @@ def _one_gabor_row() -> Row:
 
 @torch.no_grad()
 def energy_beyond(layer: Layer, limits: Sequence[float]) -> list[float]:
-    """Share of the energy of the densely sampled, uncropped kernel above the limit of each axis."""
-    axes = [denser(axis, OVERSAMPLE) for axis in layer.axes]
+    """The share of the energy of the uncropped, oversampled kernel above the limit of each axis."""
+    axes = [oversampled(axis, OVERSAMPLE) for axis in layer.axes]
     values = dense_kernel(layer, axes, mask=True)
     shares = []
     for d, (axis, limit) in enumerate(zip(axes, limits, strict=True)):
@@ -126,8 +125,8 @@ def energy_beyond(layer: Layer, limits: Sequence[float]) -> list[float]:
 
 
 def show_bounds(rows: Sequence[Row]) -> None:
-    """One line per kind of kernel."""
-    print("\n### Bound / bandwidth that holds 99 % of the energy; in brackets the largest share beyond the bound\n")
+    """Print one line per kind of kernel."""
+    print("\n### Bound / bandwidth of 99 % of the energy; in brackets the largest share of energy above the bound\n")
     print("| kernel | W | 99 % | exact | authors | paper |\n|---|---|---|---|---|---|")
     for row in rows:
         cells = [f"{row[f'{f}_tightness']:.2f} ({row[f'{f}_beyond']:.0e})" for f in FORMULAS]
@@ -139,7 +138,7 @@ def show_bounds(rows: Sequence[Row]) -> None:
 
 
 def bench_resolution() -> list[Row]:
-    """Per cent of difference between outputs at 17 taps, and at 33 taps on twice the samples, over seeds."""
+    """The difference in % between outputs at 17 taps and at 33 taps on twice the samples, averaged over seeds."""
     rows: list[Row] = []
     for setup in SETUPS:
         for sigma in SIGMAS:
@@ -160,7 +159,7 @@ def bench_resolution() -> list[Row]:
 
 @torch.no_grad()
 def error_with_threshold(layer: Layer, threshold: float | None, seed: int) -> float:
-    """As `resolution_error(layer, 2, crop="hard")`, with another threshold at the new resolution."""
+    """`resolution_error(layer, 2, crop="hard")` with another threshold at the new resolution."""
     other = at_resolution(layer, 2, crop="hard", copy=False)
     assert other.mask is not None
     other.mask.threshold = threshold
@@ -171,8 +170,8 @@ def error_with_threshold(layer: Layer, threshold: float | None, seed: int) -> fl
 
 
 def show_resolution(rows: Sequence[Row]) -> None:
-    """One line per mask and scale of W; the least of the cropped procedures in bold."""
-    print("\n### Difference of outputs at twice the resolution, per cent\n")
+    """Print one line per mask and scale of W; the smallest error among the cropped procedures is bold."""
+    print("\n### Difference of outputs at twice the resolution, in %\n")
     print("| | σ | W | hard | 0.05 | 0.02 | no crop at 33 | taper | no crop at either | the authors' code |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -200,7 +199,7 @@ def _cropped_and_not(theirs: Sequence[float | None]) -> str:
 
 
 def bench_cost(batch: int = 8) -> list[Row]:
-    """Milliseconds of a training step of 14 FlexConv2d, and of the penalty's share of it."""
+    """Milliseconds of a training step of 14 FlexConv2d, and of the penalty relative to it."""
     torch.manual_seed(0)
     stack = nn.Sequential()
     for fan_in, fan_out in itertools.pairwise(WIDTHS):
@@ -226,7 +225,7 @@ def bench_cost(batch: int = 8) -> list[Row]:
 
 
 def show_cost(rows: Sequence[Row]) -> None:
-    """The step, and what the penalty adds to it."""
+    """Print the time of the step, and the time that each penalty adds."""
     print("\n### Forward and backward of the penalty, 14 FlexConv2d, batch 8, 32×32\n")
     print("| penalty | ms | of a training step |\n|---|---|---|")
     for row in rows:
@@ -234,11 +233,11 @@ def show_cost(rows: Sequence[Row]) -> None:
         print(f"| {row['penalty']} | {row['ms']:.1f} | {share} |")
 
 
-# --- (d) what it brings -----------------------------------------------------------------------------------------------
+# --- (d) training -----------------------------------------------------------------------------------------------------
 
 
 def toy_net() -> nn.Sequential:
-    """Three FlexConv2d of 17×17 taps. W starts at up to 40 rad, within reach of a few hundred steps."""
+    """Three FlexConv2d of 17×17 taps. W starts at up to 40 rad, which a few hundred steps can reduce."""
     torch.manual_seed(0)
     kernel = partial(MAGNet, hidden=8, input_scale=8.0)
 
@@ -251,11 +250,11 @@ def toy_net() -> nn.Sequential:
 
 
 def train_toy(steps: int = 200, batch: int = 4, **penalty: object) -> tuple[nn.Sequential, float]:
-    """A toy net that learns to blur noise, with `alias_penalty(net, **penalty)` → the net, and its loss / variance."""
+    """Train a toy net to blur noise, with `alias_penalty(net, **penalty)` → the net, and its loss / variance."""
     model = toy_net()
     x = torch.randn(batch, 1, 16, 16, generator=torch.Generator().manual_seed(1))
     target = torch.tanh(3 * F.avg_pool2d(x, 5, 1, 2))
-    # frequencies are tens of radians: at the rate of the other parameters they would take thousands of steps
+    # frequencies are tens of radians: at the learning rate of the other parameters they would need thousands of steps
     fast = [p for layer in flexconvs(model) for p in (layer.generator.frequency, layer.generator.gamma)]
     rest = [p for p in model.parameters() if not any(p is each for each in fast)]
     optimiser = torch.optim.Adam([{"params": fast, "lr": 0.5}, {"params": rest}], lr=0.01)
@@ -269,12 +268,12 @@ def train_toy(steps: int = 200, batch: int = 4, **penalty: object) -> tuple[nn.S
 
 
 def flexconvs(model: nn.Module) -> list[FlexConv2d]:
-    """The FlexConvs of a model."""
+    """The FlexConv2d layers of a model."""
     return [module for module in model.modules() if isinstance(module, FlexConv2d)]
 
 
 def bench_training() -> list[Row]:
-    """Before and after 200 steps: bounds, energy beyond the limit, errors at twice the resolution; the worst layer."""
+    """Bounds, energy above the limit and errors at twice the resolution, of the worst layer, before and after training."""
     rows = [_worst("before training", toy_net(), None)]
     for name, options in PENALTIES.items():
         model, loss = train_toy(**options)
@@ -298,11 +297,9 @@ def _worst(name: str, model: nn.Module, loss: float | None) -> Row:
 
 
 def show_training(rows: Sequence[Row]) -> None:
-    """The worst of the three layers in every column."""
-    print("\n### Three layers of 17×17 taps (Nyquist 4 cycles per unit) after 200 steps; the worst of them\n")
-    print(
-        "| penalty | loss / variance | bound | without mask | 99 % | energy beyond 4 | least σ | error ×2, % | hard |"
-    )
+    """Print one line per penalty; every column shows the worst of the three layers."""
+    print("\n### Three layers of 17×17 taps (Nyquist 4 cycles per unit) after 200 steps; the worst layer per column\n")
+    print("| penalty | loss / variance | bound | without mask | 99 % | energy above 4 | least σ | error ×2, % | hard |")
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         loss = "–" if row["loss"] is None else f"{row['loss']:.2f}"
@@ -314,11 +311,11 @@ def show_training(rows: Sequence[Row]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Bounds, resolutions and the alias penalty.")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    """Measure everything and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the work is many small operations
+    torch.set_num_threads(1)  # many small operations, which threads slow down
     content: dict[str, object] = {"machine": machine(torch.device("cpu"))}
     print(content["machine"])
     parts: dict[str, tuple[Callable[[], list[Row]], Callable[[Sequence[Row]], None]]] = {

@@ -587,7 +587,7 @@ def test_the_nyquist_limit_follows():
         torch.testing.assert_close(max_frequency(other), bound)
         limit = 4 * ratio
         expected = torch.relu(bound - limit).square().sum()
-        penalty = alias_penalty(other, mask=True, method="summed", formula="exact", weight=1.0)
+        penalty = alias_penalty(other, mask=True, method="per_kernel", formula="exact", weight=1.0)
         torch.testing.assert_close(penalty, expected)
     assert measured_bandwidth(at_resolution(layer, 2)) == pytest.approx(measured_bandwidth(layer), rel=0.1)
 

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
-from flexconv._sample import kept_taps
 from flexconv.explorer._channels import choose_channels
 from flexconv.explorer._layer import shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
+from flexconv.sampling import current_taps
 from flexconv.spectrum import max_frequency
 
 OWN = SCALES.index(1.0)
@@ -98,7 +98,7 @@ def test_positions_are_in_taps_from_the_current_sample(layer):
     shown = numbers(layer)
     for scale, version in zip(SCALES, shown["versions"], strict=True):
         there = layer if scale == 1 else at_resolution(layer, scale)
-        for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, there.axes, kept_taps(there), strict=True)):
+        for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, there.axes, current_taps(there), strict=True)):
             x = (
                 axis.coordinates((start, stop), device=torch.device("cpu"), dtype=torch.float64) - own.home
             ) / own.spacing
@@ -167,7 +167,7 @@ def test_planes_of_a_3d_layer():
     shown = numbers(layer)
     version, kernel = shown["versions"][OWN], layer.kernel().detach().double().numpy()
     centre = []
-    for axis, mean, (start, stop) in zip(layer.axes, layer.mask.mean.tolist(), kept_taps(layer), strict=True):
+    for axis, mean, (start, stop) in zip(layer.axes, layer.mask.mean.tolist(), current_taps(layer), strict=True):
         x = axis.first + axis.spacing * np.arange(start, stop)
         centre.append(int(np.abs(x - mean).argmin()))
     for across, view in enumerate(version["views"]):

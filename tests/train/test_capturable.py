@@ -60,7 +60,7 @@ def test_no_generator_asks_the_host(generator, tmp_path, monkeypatch):
     "tree",
     [
         {"alias": {"mask": True}},
-        {"alias": {"formula": "exact", "mask": True, "method": "summed"}},
+        {"alias": {"formula": "exact", "mask": True, "method": "per_kernel"}},
         {"optim": {"clip": 0.1, "kernel_norm": 1e-4}},
         {"optim": {"name": "sgd"}},
         {"label_smoothing": 0.1},

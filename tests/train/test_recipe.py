@@ -248,6 +248,14 @@ def test_plain_leads_back(name):
     assert build_recipe(yaml.safe_load(text) | {"about": recipe.about}) == recipe
 
 
+@pytest.mark.parametrize(("old", "new"), [("together", "per_filter"), ("summed", "per_kernel")])
+def test_accepts_former_names_of_alias_methods(old, new):
+    """A recipe.yaml written by flexconv 0.1 loads without a warning and equals the same recipe with the new name."""
+    recipe = build_recipe(SMALL | {"alias": {"method": old}})
+    assert recipe.alias.method == new
+    assert recipe == build_recipe(SMALL | {"alias": {"method": new}})
+
+
 def test_recipes_do_not_change():
     recipe = build_recipe(SMALL)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -284,7 +292,7 @@ def test_recipes_do_not_change():
         ({"model": {"name": "flexnet3", "device": "cuda"}}, "model.device is not a recipe's: use --device.*got 'cuda'"),
         ({"schedule": {"warmup_epochs": -1}}, "schedule.warmup_epochs must be"),
         ({"optim": {"betas": [2, 0.9]}}, r"optim.betas must be at least 0 and below 1; got \[2.0, 0.9\]"),
-        ({"alias": {"method": "togethr"}}, "alias.method 'togethr'.*did you mean 'together'"),
+        ({"alias": {"method": "per_filtr"}}, "alias.method 'per_filtr'.*did you mean 'per_filter'"),
         ({"alias": {"formula": "papers"}}, "alias.formula 'papers'.*did you mean 'paper'"),
         ({"alias": {"weight": -1}}, "alias.weight must be a finite number of at least 0; got -1"),
         ({"alias": {"cutoff": 0}}, "alias.cutoff must be positive; got 0"),

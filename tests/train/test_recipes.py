@@ -93,9 +93,8 @@ def test_what_is_penalised_in_cross_resolution_recipes():
     told = {"": "authors", "/exact": "exact", "/exact-mask": "exact, mask", "/exact-summed": "exact, summed"}
     for variant, expected in told.items():
         recipe = load_recipe(f"cross-resolution-cifar10{variant}")
-        extras = [
-            name for name, there in (("mask", recipe.alias.mask), ("summed", recipe.alias.method == "summed")) if there
-        ]
+        parts = {"mask": recipe.alias.mask, "summed": recipe.alias.method == "per_kernel"}
+        extras = [name for name, there in parts.items() if there]
         assert ", ".join([recipe.alias.formula, *extras]) == expected
         assert recipe.crop == "taper"
     imagenet = load_recipe("cross-resolution-imagenet/taper")

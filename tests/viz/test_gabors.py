@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, _frequency
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, spectrum
 from flexconv.nn import GaborNet, MAGNet
 from flexconv.viz import plot_gabors
 from flexconv.viz._gabor_numbers import effects, gabor
@@ -70,7 +70,7 @@ def test_the_edges_are_the_terms_of_the_exact_formula():
     """Filter by filter without the mask, the largest edge over channels is what the alias penalty looks at."""
     for kernel in ("magnet", "steerable"):
         layer = layer_2d(kernel)
-        per_filter = _frequency.filter_frequencies([layer], mask=False, cutoff=2.0, formula="exact")[0].detach()
+        per_filter = spectrum.filter_frequencies([layer], mask=False, cutoff=2.0, formula="exact")[0].detach()
         edges = np.array([[gabor(layer, index, c).edges(2.0) for c in range(5)] for index in range(4)]).max(1)
         np.testing.assert_allclose(edges, per_filter, rtol=1e-5)
 

@@ -99,11 +99,13 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_no_flexconv_is_refused(name):
-    with pytest.raises(TypeError, match=f"plot_{name} wants a FlexConv layer; got Conv2d$"):
+    with pytest.raises(TypeError, match=f"plot_{name} expects a FlexConv layer; got Conv2d$"):
         OF_LAYERS[name](nn.Conv2d(1, 1, 3))
-    with pytest.raises(TypeError, match=f"plot_{name} wants a FlexConv layer; got str"):
+    with pytest.raises(TypeError, match=f"plot_{name} expects a FlexConv layer; got str"):
         OF_LAYERS[name]("layer")
-    with pytest.raises(TypeError, match=r"got Sequential; it contains some, such as model.get_submodule\('1'\)"):
+    with pytest.raises(
+        TypeError, match=r"got Sequential; it contains FlexConv layers, such as model.get_submodule\('1'\)"
+    ):
         OF_LAYERS[name](nn.Sequential(nn.ReLU(), FlexConv2d(1, 1, 3)))
 
 

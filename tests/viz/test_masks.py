@@ -91,7 +91,7 @@ def test_long_names_keep_their_ends():
 def test_bad_input():
     with pytest.raises(ValueError, match="Sequential has no FlexConv layer: plot_masks has nothing to draw"):
         plot_masks(nn.Sequential(nn.Conv2d(1, 1, 3)))
-    with pytest.raises(TypeError, match=r"plot_masks wants a model \(torch.nn.Module\); got dict"):
+    with pytest.raises(TypeError, match=r"plot_masks expects a model \(torch.nn.Module\); got dict"):
         plot_masks({})
     with pytest.raises(ValueError, match="most must be at least 1"):
         plot_masks(FlexConv1d(1, 1, 5), most=0)

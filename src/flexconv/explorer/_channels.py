@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._sample import evenly
 from ..nn import FlexConvNd
+from ..sampling import spread
 
 Channels = tuple[list[int], list[int]]  # of the output; of the input, counted within a group
 
@@ -31,4 +31,4 @@ def _spread(layer: FlexConvNd, pairs: int) -> Channels:
     """At most so many pairs, as many rows as columns where possible; at least one."""
     ins = min(MOST, layer.in_channels // layer.groups, max(1, math.isqrt(max(pairs, 0))))
     outs = min(MOST, layer.out_channels, max(1, pairs // ins))
-    return evenly(outs, layer.out_channels), evenly(ins, layer.in_channels // layer.groups)
+    return spread(outs, layer.out_channels), spread(ins, layer.in_channels // layer.groups)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _sample as sample
+from .. import sampling
 from ..errors import ArgumentError
 from ..nn import Axis, FlexConvNd, GaussianMask, RotatedGaussianMask, effective_sigma
 from ..spectrum import bandwidth, energy_spectrum
@@ -69,14 +69,14 @@ def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[f
     if not np.isfinite(kernel).all():
         raise ArgumentError(f"the kernel of {name} is not finite: there is nothing to show")
     limit = frequency_limit(layer)
-    taps = sample.kept_taps(layer)
+    taps = sampling.current_taps(layer)
     return {
         "extent": kernel.shape[2:],
         "first": [_offset(axis, start, unit) for axis, (start, _), unit in zip(layer.axes, taps, units, strict=True)],
         "step": [axis.spacing / unit for axis, unit in zip(layer.axes, units, strict=True)],
         "nyquist": [unit / axis.spacing for axis, unit in zip(layer.axes, units, strict=True)],
         "limit": None if limit is None else [2 * unit * f for f, unit in zip(limit, units, strict=True)],
-        "views": _views(kernel, [c - start for c, (start, _) in zip(sample.centre_taps(layer), taps, strict=True)]),
+        "views": _views(kernel, [c - start for c, (start, _) in zip(sampling.centre_taps(layer), taps, strict=True)]),
     }
 
 
@@ -98,10 +98,10 @@ def _views(kernel: np.ndarray, centre: Sequence[int]) -> list[dict[str, Any]]:
 def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
     """Some channels of `layer.kernel()` → [outs, ins, *extent], computed slab by slab."""
     outs, ins = channels
-    (start, stop), *rest = sample.kept_taps(layer)
+    (start, stop), *rest = sampling.current_taps(layer)
     step = max(1, POINTS // math.prod(b - a for a, b in rest))
     slabs = [(first, min(first + step, stop)) for first in range(start, stop, step)]
-    return np.concatenate([sample.to_numpy(layer._sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
+    return np.concatenate([sampling.to_numpy(layer._sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
 
 
 @torch.no_grad()
@@ -118,7 +118,7 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
     """
     mean = mask.mean.detach().clamp(-1, 1) if mask.form == "guarded" else mask.mean.detach()
     sigma = effective_sigma(mask.sigma.detach(), torch.tensor(mask.sigma_floor(axes)).to(mask.sigma))
-    spread = np.diag(sample.to_numpy(sigma))
+    spread = np.diag(sampling.to_numpy(sigma))
     if isinstance(mask, RotatedGaussianMask):
         cos, sin = math.cos(float(mask.angle)), math.sin(float(mask.angle))
         spread = np.array([[cos, -sin], [sin, cos]]) @ spread

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import _sample as sample
+from .. import sampling
 from .._multiply_adds import usual_input
 from ..resolution import at_resolution
 from ..summary import summarize
@@ -24,10 +24,10 @@ def model_numbers(model: nn.Module, *, input_shape: Sequence[int] | None = None)
 
     {"architecture", "parameters", "input": [sizes] or null, "scales", "layers": [as in `layer_numbers`]}
     """
-    sample.flexconvs(model, "write_page")  # refuses what cannot be drawn
+    sampling.flexconv_layers(model, "write_page")  # refuses what cannot be drawn
     shape = usual_input(model) if input_shape is None else input_shape
     summaries = summarize(model, input_shape=shape)
-    versions = [list(sample.flexconvs(_at(model, scale), "write_page").values()) for scale in SCALES]
+    versions = [list(sampling.flexconv_layers(_at(model, scale), "write_page").values()) for scale in SCALES]
     per_layer = list(zip(*versions, strict=True))
     own = versions[SCALES.index(1.0)]
     costs = [sum(map(numbers_per_pair, each)) for each in per_layer]

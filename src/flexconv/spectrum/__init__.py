@@ -1,21 +1,47 @@
-"""How high the frequencies of a learned kernel reach, and a penalty on those its grid cannot hold.
+"""The highest frequency in a learned kernel, and a penalty that keeps it below the Nyquist frequency of the grid.
 
-`max_frequency` is an analytic bound, `measured_bandwidth` a measurement, and `alias_penalty` keeps the bound below the
-Nyquist limit during training. `_frequency.py` derives the formulas.
+`max_frequency` is an analytic bound, `measured_bandwidth` measures the sampled kernel, and `alias_penalty` keeps the
+bound below the Nyquist frequency during training. All frequencies are in cycles per unit of the grid on [−1, 1], on
+which k taps represent frequencies up to (k − 1)/4.
+
+**Gabor networks.** The spectrum of a Gabor filter exp(−½ Σ_d (γ_d (x_d − μ_d))²) sin(W x + b) consists of two Gaussians
+of width γ, centred at ±W. When filters are multiplied, the frequencies of their sines add, and so do the squares of the
+widths of their envelopes. The mask is one more envelope. A network of filters l is a sum of such products, each with
+one channel c_l of every filter. Along axis d, counting h standard deviations (`cutoff`), the product with the highest
+frequency reaches
+
+    f_d = max over c_1, c_2, … of ( Σ_l |W_lcd| + h √( Σ_l p_lcd + m_d ) ) / 2π,      m_d = 1/σ_d² of the mask
+
+where p is the precision of an envelope along the axis. It equals γ_d² for an axis-aligned envelope, follows from a
+rotation for a steerable one, and is 0 for Fourier networks, which have no envelope.
+
+**N-Jets.** An N-Jet of order N is a polynomial of degree N times a Gaussian: f_d = (√N + h) √(1/σ_d² + m_d) / 2π.
+
+**Not counted.** Cropping, the edge of the domain and the end of a causal kernel are discontinuities and add frequencies
+that the formulas do not count. `measured_bandwidth` includes the last two.
 """
 
 from ._bandwidth import bandwidth as bandwidth
-from ._bandwidth import dense_kernel as dense_kernel
-from ._bandwidth import denser as denser
 from ._bandwidth import energy_spectrum as energy_spectrum
-from ._bandwidth import uncropped as uncropped
-from ._spectrum import FORMULAS as FORMULAS
-from ._spectrum import METHODS as METHODS
-from ._spectrum import alias_penalty as alias_penalty
-from ._spectrum import formulas_of as formulas_of
-from ._spectrum import max_frequency as max_frequency
-from ._spectrum import measured_bandwidth as measured_bandwidth
-from ._spectrum import no_spectrum as no_spectrum
-from ._spectrum import nyquist as nyquist
+from ._bandwidth import measured_bandwidth as measured_bandwidth
+from ._bounds import FORMULAS as FORMULAS
+from ._bounds import available_formulas as available_formulas
+from ._bounds import max_frequency as max_frequency
+from ._bounds import nyquist as nyquist
+from ._formulas import filter_frequencies as filter_frequencies
+from ._penalty import METHODS as METHODS
+from ._penalty import RENAMED_METHODS as RENAMED_METHODS
+from ._penalty import alias_penalty as alias_penalty
 
-__all__ = ["FORMULAS", "METHODS", "alias_penalty", "max_frequency", "measured_bandwidth", "nyquist"]
+__all__ = [
+    "FORMULAS",
+    "METHODS",
+    "alias_penalty",
+    "available_formulas",
+    "bandwidth",
+    "energy_spectrum",
+    "filter_frequencies",
+    "max_frequency",
+    "measured_bandwidth",
+    "nyquist",
+]

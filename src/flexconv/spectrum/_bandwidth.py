@@ -1,56 +1,61 @@
-"""What frequencies a kernel has, by sampling it densely and transforming it. For any generator."""
+"""The bandwidth of a kernel, measured by sampling it densely and transforming it. This works for every generator."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Sequence
 
 import torch
 
-from ..nn import Axis, FlexConvNd, GaussianMask, coordinate_grid
+from .._arguments import positive_int
+from ..errors import ArgumentError, ArgumentTypeError
+from ..nn import FlexConvNd
 from ..ops import fast_length
+from ..sampling import dense_kernel, oversampled
+from ._bounds import check_mask_option
 
-_FINER_BINS = 4  # zero-padding of the measured spectrum
-_CHUNK = 1 << 24  # values transformed at a time
-
-
-def denser(axis: Axis, factor: int) -> Axis:
-    """The same stretch of the axis, with `factor` times as many taps."""
-    return Axis(max(axis.size - 1, 1) * factor + 1, axis.causal, axis.spacing / factor)
+_ZERO_PADDING = 4  # the transform is at least this many times as long as the signal, for finer frequency bins
+_CHUNK = 1 << 24  # number of values transformed at a time
 
 
-def dense_kernel(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> torch.Tensor:
-    """The layer's kernel on another grid, uncropped → [channels, *sizes]."""
-    dtype, device = layer.generator.compute_dtype, layer._like().device
-    windows = [axis.whole for axis in axes]
-    values = layer.generator(coordinate_grid(axes, windows, device=device, dtype=dtype))
-    if mask and layer.mask is not None:
-        lines = [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in axes]
-        values = values * uncropped(layer.mask)(lines, layer.axes)
-    return values
+@torch.no_grad()
+def measured_bandwidth(
+    layer: FlexConvNd, *, energy: float = 0.99, mask: bool = True, oversample: int = 8
+) -> list[float]:
+    """The frequency below which the share `energy` of the kernel's energy lies, along each axis, over all channels.
 
-
-def uncropped(mask: GaussianMask) -> GaussianMask:
-    """The same window without its threshold; shares the parameters."""
-    mask = copy.copy(mask)
-    mask.threshold = None
-    return mask
+    The kernel is sampled on the layer's whole grid, `oversample` times as densely as the layer does and without
+    cropping. Frequencies above the Nyquist frequency of the layer's own grid are therefore measured where they are,
+    not where they would alias to. This works for every generator.
+    """
+    if not isinstance(layer, FlexConvNd):
+        raise ArgumentTypeError(f"measured_bandwidth expects a FlexConv layer; got {type(layer).__name__}")
+    if not 0 < energy < 1:
+        raise ArgumentError(f"energy must be a share of the total, between 0 and 1; got {energy}")
+    check_mask_option(mask)
+    axes = [oversampled(axis, positive_int("oversample", oversample)) for axis in layer.axes]
+    values = dense_kernel(layer, axes, mask=mask)
+    return [bandwidth(energy_spectrum(values, d + 1), axis.spacing, energy) for d, axis in enumerate(axes)]
 
 
 def energy_spectrum(values: torch.Tensor, dim: int) -> torch.Tensor:
-    """Energy per frequency ≥ 0 along one axis, summed over everything else (Parseval) → [bins]."""
-    size = fast_length(_FINER_BINS * values.shape[dim])
+    """Energy per frequency ≥ 0 along dimension `dim`, summed over all other dimensions (Parseval) → [bins].
+
+    Bin n of N holds the frequency n / (2 (N − 1)) cycles per sample. Energy at negative frequencies is included.
+    """
+    size = fast_length(_ZERO_PADDING * values.shape[dim])
     lines = values.movedim(dim, -1).flatten(0, -2)
     energy = values.new_zeros(size // 2 + 1)
     for chunk in lines.split(max(1, _CHUNK // size)):
         energy += torch.view_as_real(torch.fft.rfft(chunk, size)).square().sum((0, 2))
-    energy[1:-1] *= 2  # and their negatives; size is even
+    energy[1:-1] *= 2  # the negative frequencies; size is even
     return energy
 
 
 def bandwidth(energy: torch.Tensor, spacing: float, share: float) -> float:
-    """The frequency that `share` of the energy lies at or below; NaN where it is not finite."""
+    """The lowest frequency at or below which `share` of the energy lies; NaN if the energy is not finite.
+
+    `energy` comes from `energy_spectrum`, `spacing` is the distance between samples.
+    """
     below = energy.double().cpu().cumsum(0)
     if not math.isfinite(below[-1]):
         return math.nan

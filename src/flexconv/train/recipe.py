@@ -9,7 +9,7 @@ from typing import Any
 
 from .._arguments import positive, unknown_name
 from ..errors import ArgumentError
-from ..spectrum import FORMULAS, METHODS
+from ..spectrum import FORMULAS, METHODS, RENAMED_METHODS
 
 ENGINES = ("auto", "eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
@@ -102,12 +102,13 @@ class AliasRecipe:
     """Arguments of `flexconv.alias_penalty`."""
 
     weight: float = 0.1
-    method: str = "together"
+    method: str = "per_filter"
     mask: bool = False
     cutoff: float = 2.0
     formula: str = "authors"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "method", RENAMED_METHODS.get(self.method, self.method))  # recipes of flexconv 0.1
         _one_of("alias.method", self.method, METHODS)
         _one_of("alias.formula", self.formula, FORMULAS)
         _at_least_0("alias", self, "weight")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .. import _sample as sample
+from .. import sampling
 from ..nn import FlexConvNd, mesh
 from ..nn.kernels import GaborNet
 from .style import span
@@ -75,7 +75,7 @@ def gabor(layer: FlexConvNd, filter_index: int, channel: int) -> Gabor:
     assert isinstance(generator, GaborNet)
     drawn = list(range(layer.dims))[-2:]
     lines = [np.linspace(*span(layer.axes[d], layer.axes[d].whole), POINTS[layer.dims]) for d in drawn]
-    centre, frequency = (sample.to_numpy(p[filter_index, channel]) for p in (generator.mu, generator.frequency))
+    centre, frequency = (sampling.to_numpy(p[filter_index, channel]) for p in (generator.mu, generator.frequency))
     phase = float(generator.phase[filter_index, channel].detach()) + float(frequency @ centre)
     precision = _precision(generator, filter_index, channel)[np.ix_(drawn, drawn)]
     return Gabor(lines, centre[drawn], frequency[drawn], precision, phase)
@@ -83,7 +83,7 @@ def gabor(layer: FlexConvNd, filter_index: int, channel: int) -> Gabor:
 
 def _precision(generator: GaborNet, filter_index: int, channel: int) -> np.ndarray:
     """Rᵀ diag(γ²) R, R the turn of a steerable envelope → [D, D]."""
-    gamma = np.broadcast_to(sample.to_numpy(generator.gamma[filter_index, channel]), generator.dims)
+    gamma = np.broadcast_to(sampling.to_numpy(generator.gamma[filter_index, channel]), generator.dims)
     precision = np.diag(gamma**2)
     if generator.theta is None:
         return precision
@@ -101,7 +101,7 @@ def effects(layer: FlexConvNd) -> np.ndarray:
     """
     generator = layer.generator
     assert isinstance(generator, GaborNet)
-    lines = sample.coordinates(layer, layer.axes)
+    lines = sampling.coordinates(layer, layer.axes)
     points = mesh(lines).flatten(1).t()
     window = points.new_ones(len(points)) if layer.mask is None else layer.mask(lines, layer.axes).flatten()
     kept = window != 0
@@ -116,7 +116,7 @@ def effects(layer: FlexConvNd) -> np.ndarray:
         made = generator.evaluate(some) - generator.output.bias.to(some.dtype)
         energy += (made.square().sum(1) * weight).sum()
         lost += _lost(generator, filters, gram, weight)
-    return sample.to_numpy(lost / energy.clamp(min=torch.finfo(energy.dtype).tiny))
+    return sampling.to_numpy(lost / energy.clamp(min=torch.finfo(energy.dtype).tiny))
 
 
 def _lost(generator: GaborNet, filters: torch.Tensor, gram: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .. import _sample as sample
+from .. import sampling
 from .._arguments import positive_int
 from ..errors import ArgumentError
 from ..nn import FlexConvNd
@@ -58,7 +58,7 @@ def plot_gabors(layer: FlexConvNd, *, channels: int = 4) -> Figure:
         channels: how many channels of every filter to draw.
 
     """
-    layer = sample.check_layer(layer, "plot_gabors")
+    layer = sampling.check_layer(layer, "plot_gabors")
     generator = layer.generator
     if not isinstance(generator, GaborNet):
         raise ArgumentError(
@@ -115,7 +115,7 @@ class _Images:
 
     def __init__(self, layer: FlexConvNd) -> None:
         self.axes = layer.axes[-2:]
-        self.crop = [span(axis, taps) for axis, taps in zip(self.axes, sample.kept_taps(layer)[-2:], strict=True)]
+        self.crop = [span(axis, taps) for axis, taps in zip(self.axes, sampling.current_taps(layer)[-2:], strict=True)]
         self.nyquist = [top_frequency(axis) for axis in self.axes]
 
     def envelope(self, panel: Axes, part: Gabor) -> None:
@@ -170,7 +170,7 @@ class _Curves:
 
     def __init__(self, layer: FlexConvNd) -> None:
         (self.axis,) = layer.axes
-        self.crop = span(self.axis, sample.kept_taps(layer)[0])
+        self.crop = span(self.axis, sampling.current_taps(layer)[0])
         self.nyquist = top_frequency(self.axis)
 
     def envelope(self, panel: Axes, part: Gabor) -> None:

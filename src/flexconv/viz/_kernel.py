@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from .. import _sample as sample
+from .. import sampling
 from .._arguments import as_int, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import FlexConvNd
@@ -30,11 +30,11 @@ def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] 
             channel), where the input channel counts from 0 in every group.
 
     """
-    layer = sample.check_layer(layer, "plot_kernel")
+    layer = sampling.check_layer(layer, "plot_kernel")
     pairs = channel_pairs(layer, channels)
-    parts = sample.steps(layer)
+    parts = sampling.kernel_stages(layer)
     last = f"cropped, {times(layer.extent)}" if layer._size_source else "kernel"
-    titles = ["generator", last] if parts.window is None else ["generator", "mask", "generator × mask", last]
+    titles = ["generator", last] if parts.mask is None else ["generator", "mask", "generator × mask", last]
     titles = [f"({letter}) {title}" for letter, title in zip("abcd", titles, strict=False)]
     figure = (draw_curves if layer.dims == 1 else draw_images)(layer, parts, pairs, titles)
     total = layer.out_channels * layer.in_channels // layer.groups
@@ -48,7 +48,7 @@ def channel_pairs(layer: FlexConvNd, channels: int | Sequence[tuple[int, int]]) 
     """The (output, input) channels to draw."""
     outputs, inputs = layer.out_channels, layer.in_channels // layer.groups
     if (number := as_int(channels)) is not None:
-        return [divmod(index, inputs) for index in sample.evenly(positive_int("channels", number), outputs * inputs)]
+        return [divmod(index, inputs) for index in sampling.spread(positive_int("channels", number), outputs * inputs)]
     pairs = list(channels) if isinstance(channels, Sequence) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise ArgumentTypeError(

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import _sample as sample
+from .. import sampling
 from ..nn import Axis, FlexConvNd
 from ._kernel_images import say_nothing_is_left
 from .style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
@@ -19,7 +19,7 @@ MOST_TIMES_MASKED = 3.0  # how far beyond the masked kernel the scale follows th
 
 
 def draw_curves(
-    layer: FlexConvNd, parts: sample.Steps, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
+    layer: FlexConvNd, parts: sampling.KernelStages, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
 ) -> Figure:
     """One row per channel pair, one column per step."""
     (axis,), (taps,) = parts.axes, parts.taps
@@ -27,17 +27,17 @@ def draw_curves(
     panels = figure.subplots(len(pairs), len(titles), squeeze=False)
     x = to_taps(axis)
     between = Axis(axis.size + (axis.size - 1) * refinement(axis), axis.causal, axis.spacing / (refinement(axis) + 1))
-    lines = sample.coordinates(layer, [between])
-    fine, window = sample.to_numpy(sample.generated(layer, lines)), sample.window(layer, lines)
+    lines = sampling.coordinates(layer, [between])
+    fine, window = sampling.to_numpy(sampling.sample_generator(layer, lines)), sampling.sample_mask(layer, lines)
     fine = fine.reshape(*parts.kernel.shape[:2], -1)
-    shape = None if window is None else sample.to_numpy(window)
-    dense = sample.to_numpy(lines[0])
+    shape = None if window is None else sampling.to_numpy(window)
+    dense = sampling.to_numpy(lines[0])
     masked = [fine[pair] * (1 if shape is None else shape) for pair in pairs] + [parts.kernel[pair] for pair in pairs]
     heights = _heights([fine[pair] for pair in pairs], masked)
     for pair, line in zip(pairs, panels, strict=True):
         draw_taps(line[0], dense, fine[pair], x, parts.generated[pair])
-        if shape is not None and parts.window is not None:
-            draw_taps(line[1], dense, shape, x, parts.window)
+        if shape is not None and parts.mask is not None:
+            draw_taps(line[1], dense, shape, x, parts.mask)
             draw_taps(line[2], dense, fine[pair] * shape, x, parts.product[pair])
             line[1].set_ylim(-0.05, 1.08)
             line[1].set_yticks([0, 0.5, 1])
@@ -48,9 +48,9 @@ def draw_curves(
             panel.set_xlim(*span(axis, axis.whole))
             plain_ticks(panel, x=axis)
         _draw_crop(line[-1], parts, pair, x)
-        for panel in [line[0], *line[2:]] if parts.window is not None else line:
+        for panel in [line[0], *line[2:]] if parts.mask is not None else line:
             panel.set_ylim(*heights)
-        for panel in [*line[2:]] if parts.window is not None else line[1:]:
+        for panel in [*line[2:]] if parts.mask is not None else line[1:]:
             panel.set_yticklabels([])
         line[0].set_ylabel(f"out {pair[0]}, in {pair[1]}")
     for panel in panels[:-1].flat:
@@ -88,7 +88,7 @@ def draw_taps(panel: Axes, dense: np.ndarray, curve: np.ndarray, x: np.ndarray, 
         )
 
 
-def _draw_crop(panel: Axes, parts: sample.Steps, pair: tuple[int, int], x: np.ndarray) -> None:
+def _draw_crop(panel: Axes, parts: sampling.KernelStages, pair: tuple[int, int], x: np.ndarray) -> None:
     (axis,), (taps,) = parts.axes, parts.taps
     if not parts.kernel.size:
         say_nothing_is_left(panel)

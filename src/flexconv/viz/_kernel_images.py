@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from .. import _sample as sample
+from .. import sampling
 from ..nn import Axis, FlexConvNd, TapRange
 from .style import (
     FAINT,
@@ -48,12 +48,12 @@ def planes(layer: FlexConvNd) -> list[Plane]:
     """The whole grid of a 2D layer; of a 3D one the three planes through the mask's centre."""
     if layer.dims == 2:
         return [Plane(0, 1)]
-    centre = sample.centre_taps(layer)
+    centre = sampling.centre_taps(layer)
     return [Plane(1, 2, 0, centre[0]), Plane(0, 2, 1, centre[1]), Plane(0, 1, 2, centre[2])]
 
 
 def draw_images(
-    layer: FlexConvNd, parts: sample.Steps, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
+    layer: FlexConvNd, parts: sampling.KernelStages, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
 ) -> Figure:
     """One row per channel pair and plane, one column per step."""
     rows = [(pair, plane) for pair in pairs for plane in planes(layer)]
@@ -65,13 +65,13 @@ def draw_images(
     whole = [axis.whole for axis in parts.axes]
     drawn: list[AxesImage] = []
     for (pair, plane), line in zip(rows, panels, strict=True):
-        values = [parts.generated[pair], parts.product[pair]][: 2 if parts.window is not None else 1]
+        values = [parts.generated[pair], parts.product[pair]][: 2 if parts.mask is not None else 1]
         drawn = [
             draw_plane(panel, plane.cut(v), plane, whole, parts.axes, limit)
             for panel, v in zip(line[::2], values, strict=False)
         ]
-        if parts.window is not None:
-            drawn.append(draw_plane(line[1], plane.cut(parts.window), plane, whole, parts.axes, None))
+        if parts.mask is not None:
+            drawn.append(draw_plane(line[1], plane.cut(parts.mask), plane, whole, parts.axes, None))
         for panel in line[:-1]:
             plain_ticks(panel, x=parts.axes[plane.columns], y=parts.axes[plane.rows])
             frame(panel, *plane.of(parts.taps, parts.axes))
@@ -117,7 +117,7 @@ def _aspect(shape: Sequence[int]) -> float:
     return min(max(shape[0] / shape[1], 1 / 3), 1.0)
 
 
-def _draw_crop(panel: Axes, parts: sample.Steps, pair: tuple[int, int], plane: Plane, limit: float) -> None:
+def _draw_crop(panel: Axes, parts: sampling.KernelStages, pair: tuple[int, int], plane: Plane, limit: float) -> None:
     if not parts.kernel.size:
         say_nothing_is_left(panel)
         return

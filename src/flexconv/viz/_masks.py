@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
-from .. import _sample as sample
+from .. import sampling
 from .._arguments import positive_int
 from ..nn import Axis, FlexConvNd, TapRange
 from .style import (
@@ -51,8 +51,8 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
         most: how many layers at most. Of a deeper model, so many are shown that lie evenly over its depth.
 
     """
-    layers = sample.flexconvs(model, "plot_masks")
-    names = [list(layers)[index] for index in sample.evenly(positive_int("most", most), len(layers))]
+    layers = sampling.flexconv_layers(model, "plot_masks")
+    names = [list(layers)[index] for index in sampling.spread(positive_int("most", most), len(layers))]
     columns = min(COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
     side = PAGE / COLUMNS if columns > 3 else PAGE / 4.5
@@ -79,13 +79,13 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
 
 
 def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
-    axes, taps = layer.axes, sample.kept_taps(layer)
+    axes, taps = layer.axes, sampling.current_taps(layer)
     (top, bottom), (left, right) = (span(axis, axis.whole) for axis in axes)
-    window = sample.window(layer, sample.coordinates(layer, axes))
+    window = sampling.sample_mask(layer, sampling.coordinates(layer, axes))
     if window is None:
         frame(panel, *_ends(axes, taps), fill=True, facecolor=PALE, linewidth=0)
     else:
-        values = sample.to_numpy(window)
+        values = sampling.to_numpy(window)
         panel.imshow(values, cmap=SHARE, vmin=0, vmax=1, extent=(left, right, bottom, top), aspect="auto")
         _draw_threshold(panel, layer)
     frame(panel, *_ends(axes, taps), gid="crop")
@@ -98,19 +98,19 @@ def _draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
     """The line where the window has fallen to the value that it is cropped at."""
     threshold = None if layer.mask is None else layer.mask.threshold
     dense = [_line(layer, d) for d in range(2)]
-    window = sample.window(layer, dense)
+    window = sampling.sample_mask(layer, dense)
     if threshold is None or window is None:
         return
-    values = sample.to_numpy(window)
+    values = sampling.to_numpy(window)
     if values.min() < threshold < values.max():  # matplotlib warns of a line that is nowhere
-        rows, columns = map(sample.to_numpy, dense)
+        rows, columns = map(sampling.to_numpy, dense)
         panel.contour(columns, rows, values, levels=[threshold], colors=[RED], linewidths=0.8)
 
 
 def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
     """The window along every axis, through its centre."""
-    axes, taps = layer.axes, sample.kept_taps(layer)
-    lines, centres = sample.coordinates(layer, axes), sample.centre_taps(layer)
+    axes, taps = layer.axes, sampling.current_taps(layer)
+    lines, centres = sampling.coordinates(layer, axes), sampling.centre_taps(layer)
     centre = [line[tap : tap + 1] for line, tap in zip(lines, centres, strict=True)]
     for d, colour in zip(range(layer.dims), AXIS_COLOURS, strict=False):
         low, high = span(axes[d], taps[d])
@@ -119,9 +119,9 @@ def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
         else:  # crops side by side, as bars below the curves
             panel.plot([low, high], [-0.06 * (d + 1)] * 2, color=colour, linewidth=2, solid_capstyle="butt", gid="crop")
         line = _line(layer, d)
-        window = sample.window(layer, [line if e == d else centre[e] for e in range(layer.dims)])
-        values = np.ones(len(line)) if window is None else sample.to_numpy(window.flatten())
-        panel.plot(sample.to_numpy(line), values, color=colour, linewidth=1.0, label=NAMES[layer.dims][d])
+        window = sampling.sample_mask(layer, [line if e == d else centre[e] for e in range(layer.dims)])
+        values = np.ones(len(line)) if window is None else sampling.to_numpy(window.flatten())
+        panel.plot(sampling.to_numpy(line), values, color=colour, linewidth=1.0, label=NAMES[layer.dims][d])
     if layer.mask is not None and layer.mask.threshold is not None:
         panel.axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
     ends = [span(axis, axis.whole) for axis in axes]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .. import _sample as sample
+from .. import sampling
 from .._arguments import positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from .style import NAMES, PAGE, depth_colours, new_figure, shorten, some_of, styled
@@ -28,7 +28,7 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
     curves = {name: _check_sizes(name, points) for name, points in history.items()}
     if not any(curves.values()):
         raise ArgumentError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
-    names = [list(curves)[index] for index in sample.evenly(positive_int("most", most), len(curves))]
+    names = [list(curves)[index] for index in sampling.spread(positive_int("most", most), len(curves))]
     dims = max(len(size) for points in curves.values() for _, size in points)
     title = f"Kernel sizes in taps, {some_of(len(names), len(curves), 'layers')}"
     figure = new_figure(PAGE, 2.9 if dims < 3 else 2.5, title)

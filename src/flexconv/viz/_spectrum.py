@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from .. import _sample as sample
+from .. import sampling
 from .._arguments import positive
 from ..errors import ArgumentError
 from ..nn import FlexConvNd
@@ -45,7 +45,7 @@ def plot_spectrum(
         energy: the share of energy below the measured bandwidth.
 
     """
-    layer = sample.check_layer(layer, "plot_spectrum")
+    layer = sampling.check_layer(layer, "plot_spectrum")
     if not isinstance(scales, Sequence) or not 1 <= len(scales) <= len(RESOLUTIONS) or len({*scales}) < len(scales):
         raise ArgumentError(f"scales must be 1 to {len(RESOLUTIONS)} different numbers, such as (1, 2); got {scales!r}")
     if not 0 < energy < 1:

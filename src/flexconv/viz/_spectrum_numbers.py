@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .. import _sample as sample
+from .. import sampling
 from ..nn import Axis, FlexConvNd
 from ..ops import fast_length
-from ..spectrum import energy_spectrum, formulas_of, max_frequency
+from ..spectrum import available_formulas, energy_spectrum, max_frequency
 
 Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at them
 
@@ -38,7 +38,7 @@ def top_frequency(axis: Axis) -> float:
 def channels_shown(layer: FlexConvNd) -> list[int]:
     """Which channels of the generator are transformed: all, or of a large layer a selection spread evenly."""
     taps = math.prod(layer.kernel_size)
-    return sample.evenly(min(MOST_CHANNELS, max(FEWEST_CHANNELS, BUDGET // taps)), layer.generator.channels)
+    return sampling.spread(min(MOST_CHANNELS, max(FEWEST_CHANNELS, BUDGET // taps)), layer.generator.channels)
 
 
 @torch.no_grad()
@@ -48,26 +48,26 @@ def marginal(layer: FlexConvNd, d: int, axis: Axis, *, mask: bool) -> Curve:
     E(f) = Σ_channels ∫ |ψ̂(f, x)|² dx        over the other axes x, sampled more densely than by the layer
     """
     axes = [axis if e == d else resampled(own, ACROSS[layer.dims]) for e, own in enumerate(layer.axes)]
-    lines = sample.coordinates(layer, axes)
+    lines = sampling.coordinates(layer, axes)
     across = 0 if d else layer.dims - 1  # for slabs that hold whole lines along d
     slabs = [lines[across]] if layer.dims == 1 else lines[across].split(_slab(layer, lines, across))
     parts = [_kernel(layer, [*lines[:across], slab, *lines[across + 1 :]], mask=mask) for slab in slabs]
     total = torch.stack([energy_spectrum(part.double(), d + 1) for part in parts]).sum(0)
     total[1:-1] /= 2  # which count negative frequencies too
     density = total * axis.spacing**2 * math.prod(other.spacing for e, other in enumerate(axes) if e != d)
-    return np.linspace(0, top_frequency(axis), len(total)), sample.to_numpy(density)
+    return np.linspace(0, top_frequency(axis), len(total)), sampling.to_numpy(density)
 
 
 @torch.no_grad()
 def plane(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> np.ndarray:
     """|ψ̂|² over both frequencies of a 2D kernel, channels added → [rows, columns], frequency 0 in the middle."""
-    lines = sample.coordinates(layer, axes)
+    lines = sampling.coordinates(layer, axes)
     values = _kernel(layer, lines, mask=mask)
     sizes = [fast_length(max(len(line), min(4 * len(line), FINEST_PICTURE))) for line in lines]
     energy = values.new_zeros(sizes, dtype=torch.float64)
     for piece in values.split(max(1, BUDGET // math.prod(sizes))):
         energy += torch.view_as_real(torch.fft.fft2(piece, sizes)).square().sum((0, 3))
-    return sample.to_numpy(torch.fft.fftshift(energy)) * math.prod(axis.spacing**2 for axis in axes)
+    return sampling.to_numpy(torch.fft.fftshift(energy)) * math.prod(axis.spacing**2 for axis in axes)
 
 
 def bandwidth(frequency: np.ndarray, density: np.ndarray, share: float) -> float:
@@ -84,15 +84,18 @@ def decibels(density: np.ndarray, reference: float, floor: float) -> np.ndarray:
 @torch.no_grad()
 def limits(layer: FlexConvNd, *, mask: bool, cutoff: float) -> dict[str, list[float]]:
     """What every formula that knows the layer's generator gives, per axis."""
-    return {name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist() for name in formulas_of(layer)}
+    return {
+        name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist()
+        for name in available_formulas(layer)
+    }
 
 
 def _kernel(layer: FlexConvNd, lines: Sequence[torch.Tensor], *, mask: bool) -> torch.Tensor:
     """The shown channels of the kernel on a product grid, computed slab by slab → [shown, *n]."""
     shown = channels_shown(layer)
     slabs = lines[0].split(_slab(layer, lines, 0))
-    values = torch.cat([sample.generated(layer, [slab, *lines[1:]])[shown] for slab in slabs], 1)
-    window = sample.window(layer, lines) if mask else None
+    values = torch.cat([sampling.sample_generator(layer, [slab, *lines[1:]])[shown] for slab in slabs], 1)
+    window = sampling.sample_mask(layer, lines) if mask else None
     return values if window is None else values * window
 
 

@@ -1,0 +1,144 @@
+"""Sample the generator, the mask and the kernel of a layer on any grid. Nothing here changes the layer.
+
+The figures of `flexconv.viz` and the pages of `flexconv.explorer` are drawn from these values, and
+`flexconv.spectrum.measured_bandwidth` transforms them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from .errors import ArgumentError, ArgumentTypeError
+from .nn import Axis, FlexConvNd, GaussianMask, TapRange, mesh
+
+
+class KernelStages(NamedTuple):
+    """The stages in which a layer computes its kernel, on the layer's whole grid k, as NumPy arrays."""
+
+    axes: tuple[Axis, ...]
+    taps: tuple[TapRange, ...]  # the taps within the current extent
+    generated: np.ndarray  # [out, in/groups, *k]
+    mask: np.ndarray | None  # [*k], before cropping; None if the layer has no mask
+    product: np.ndarray  # [out, in/groups, *k]
+    kernel: np.ndarray  # [out, in/groups, *extent], as the layer uses it
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def check_layer(layer: object, function: str) -> FlexConvNd:
+    """Return `layer` if it is a FlexConv layer whose parameters have values; `function` is named in the error."""
+    if isinstance(layer, FlexConvNd):
+        if layer._like().is_meta:
+            raise ArgumentError(
+                f"{function}: the layer is on the meta device and has no values to draw; move it with `to_empty` and "
+                "load or reset its parameters first"
+            )
+        return layer
+    hint = ""
+    if isinstance(layer, nn.Module):
+        inside = [name for name, module in layer.named_modules() if isinstance(module, FlexConvNd)]
+        hint = f"; it contains FlexConv layers, such as model.get_submodule({inside[0]!r})" if inside else ""
+    raise ArgumentTypeError(f"{function} expects a FlexConv layer; got {type(layer).__name__}{hint}")
+
+
+def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
+    """The FlexConv layers of a model by name, in the order of its modules.
+
+    If the model is itself a layer, its class name is used. `function` is named in the errors.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"{function} expects a model (torch.nn.Module); got {type(model).__name__}")
+    layers = {name or type(m).__name__: m for name, m in model.named_modules() if isinstance(m, FlexConvNd)}
+    if not layers:
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: {function} has nothing to draw")
+    return {name: check_layer(layer, function) for name, layer in layers.items()}
+
+
+def current_taps(layer: FlexConvNd) -> tuple[TapRange, ...]:
+    """The taps within the layer's current extent, per axis."""
+    layer._follow()
+    return layer._extent.taps
+
+
+def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
+    """The tap nearest to the centre of the mask (without a mask: of the kernel), within the current extent."""
+    lines = coordinates(layer, layer.axes)
+    taps = current_taps(layer)
+    centres = [axis.home for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
+    nearest = [int((line - centre).abs().argmin()) for line, centre in zip(lines, centres, strict=True)]
+    return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, taps, strict=True))
+
+
+# --- grids ------------------------------------------------------------------------------------------------------------
+
+
+def oversampled(axis: Axis, factor: int) -> Axis:
+    """The same interval with `factor` times as many taps per unit."""
+    return Axis(max(axis.size - 1, 1) * factor + 1, axis.causal, axis.spacing / factor)
+
+
+def coordinates(layer: FlexConvNd, axes: Sequence[Axis]) -> list[torch.Tensor]:
+    """Coordinates of all taps of `axes` → [k_d] per axis, with the dtype and device of the layer's generator."""
+    dtype, device = layer.generator.compute_dtype, layer._like().device
+    return [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in axes]
+
+
+def spread(count: int, total: int) -> list[int]:
+    """`count` evenly spaced indices of range(total), including both ends; all of them if `count` ≥ `total`."""
+    if count >= total:
+        return list(range(total))
+    return [round(index) for index in np.linspace(0, total - 1, count)]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def sample_generator(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor:
+    """scale · generator on the product grid of the coordinates `lines` → [channels, *n]."""
+    return layer.generator(mesh(lines)) * layer.kernel_scale
+
+
+@torch.no_grad()
+def sample_mask(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The mask before cropping on the product grid of the coordinates `lines` → [*n]; None without a mask."""
+    return None if layer.mask is None else _uncropped(layer.mask)(lines, layer.axes)
+
+
+def dense_kernel(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> torch.Tensor:
+    """generator · mask on another grid, neither cropped nor scaled → [channels, *sizes]. Differentiable."""
+    lines = coordinates(layer, axes)
+    values = layer.generator(mesh(lines))
+    return values * _uncropped(layer.mask)(lines, layer.axes) if mask and layer.mask is not None else values
+
+
+@torch.no_grad()
+def kernel_stages(layer: FlexConvNd) -> KernelStages:
+    """Everything from the generator's output to the cropped kernel."""
+    lines = coordinates(layer, layer.axes)
+    kernel = layer.kernel()
+    generated, mask = sample_generator(layer, lines).unflatten(0, kernel.shape[:2]), sample_mask(layer, lines)
+    product = generated if mask is None else generated * mask
+    mask_values = None if mask is None else to_numpy(mask)
+    return KernelStages(
+        layer.axes, current_taps(layer), to_numpy(generated), mask_values, to_numpy(product), to_numpy(kernel)
+    )
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A copy on the host in float64, detached from the graph."""
+    return tensor.detach().double().cpu().numpy()
+
+
+def _uncropped(mask: GaussianMask) -> GaussianMask:
+    """The same Gaussian without its threshold; it shares the parameters."""
+    mask = copy.copy(mask)
+    mask.threshold = None
+    return mask
