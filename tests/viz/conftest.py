@@ -1,4 +1,4 @@
-"""Pictures need matplotlib, which a plain install does not bring."""
+"""Plots need matplotlib, which the minimal installation does not include."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ collect_ignore_glob = [] if find_spec("matplotlib") else ["test_*.py"]
 
 @pytest.fixture
 def draw():
-    """Renders a figure, so that whatever would go wrong on saving goes wrong here, and gives it back."""
+    """Render a figure, so that errors in saving it show up in the test, and return it."""
 
     def render(figure):
         buffer = io.BytesIO()
@@ -24,7 +24,7 @@ def draw():
 
 
 def marked(panel, gid):
-    """Whatever was drawn in a panel under a name, in order."""
+    """The artists of a panel with the given gid, in drawing order."""
     return [artist for artist in panel.get_children() if artist.get_gid() == gid]
 
 

@@ -1,4 +1,4 @@
-"""The picture of a kernel in the making shows the layer's own numbers."""
+"""The plot of a kernel shows the values that the layer computes."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ def images(figure):
 
 
 def whole(layer):
-    """Generator, uncropped window and their product on the whole grid, as the layer computes them."""
+    """The values of the generator and of the uncropped mask on the whole grid, as the layer computes them."""
     lines = [a.coordinates(a.whole, device=torch.device("cpu"), dtype=torch.float32) for a in layer.axes]
     raw = layer.generator(torch.stack(torch.meshgrid(*lines, indexing="ij"))).detach()
     threshold, layer.mask.threshold = layer.mask.threshold, None
-    window = layer.mask(lines, layer.axes).detach()
+    mask = layer.mask(lines, layer.axes).detach()
     layer.mask.threshold = threshold
-    return raw.unflatten(0, (layer.out_channels, -1)), window
+    return raw.unflatten(0, (layer.out_channels, -1)), mask
 
 
-@pytest.mark.parametrize("mask", ["gaussian", *OFF_CENTRE], ids=["init", "off-centre", "turned"])
+@pytest.mark.parametrize("mask", ["gaussian", *OFF_CENTRE], ids=["init", "off-centre", "rotated"])
 def test_2d_shows_generator_mask_product_and_crop(mask, draw):
     layer = FlexConv2d(2, 3, (17, 13), mask=mask)
     figure = draw(plot_kernel(layer, channels=[(2, 1)]))
-    raw, window = whole(layer)
+    raw, values = whole(layer)
     shown = [np.asarray(image.get_array()) for image in images(figure)[:4]]
     for result, expected in zip(
-        shown, (raw[2, 1], window, raw[2, 1] * window, layer.kernel()[2, 1].detach()), strict=True
+        shown, (raw[2, 1], values, raw[2, 1] * values, layer.kernel()[2, 1].detach()), strict=True
     ):
         assert result.shape == expected.shape
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-7)
     assert shown[3].shape == layer.extent
 
 
-def test_the_box_is_where_the_crop_is():
+def test_box_marks_the_crop():
     layer = FlexConv2d(2, 3, 17, mask=GaussianMask(2, mean=(0.4, -0.3), sigma=(0.15, 0.4)))
     figure = plot_kernel(layer, channels=1)
     crop = figure.axes[3].images[0]
@@ -59,11 +59,11 @@ def test_the_box_is_where_the_crop_is():
     (start, stop), (first, last) = layer._extent.taps
     np.testing.assert_allclose(product[start:stop, first:last], kernel, rtol=1e-5, atol=1e-7)
     spacing = 2 / 16
-    assert top == pytest.approx(-1 + (start - 0.5) * spacing)  # the first row of taps, half a tap above its centre
+    assert top == pytest.approx(-1 + (start - 0.5) * spacing)  # half a tap above the first row
     assert left == pytest.approx(-1 + (first - 0.5) * spacing)
 
 
-def test_kernels_share_one_scale_symmetric_about_0():
+def test_kernels_share_one_symmetric_colour_scale():
     layer = FlexConv2d(2, 3, 17)
     figure = plot_kernel(layer, channels=3)
     scales = {image.get_clim() for image in images(figure) if image.get_clim() != (0, 1)}
@@ -73,20 +73,20 @@ def test_kernels_share_one_scale_symmetric_about_0():
     assert high == pytest.approx(max(layer.kernel()[pair].abs().max().item() for pair in pairs), rel=1e-6)
 
 
-def test_channel_pairs_are_spread_and_said(draw):
+def test_selects_channel_pairs_evenly_and_labels_them(draw):
     layer = FlexConv2d(4, 8, 9)
     figure = draw(plot_kernel(layer, channels=3))
     labels = [panel.get_ylabel() for panel in figure.axes if panel.get_ylabel()]
-    assert labels == ["out 0, in 0", "out 4, in 0", "out 7, in 3"]
+    assert labels == ["output 0, input 0", "output 4, input 0", "output 7, input 3"]
     assert "3 of 32 channel pairs" in title_of(figure)
     assert "size 3 × 3" in title_of(figure)
     assert "2 channel pairs" in title_of(plot_kernel(FlexConv2d(2, 1, 9), channels=50))
 
 
-def test_groups_count_input_channels_within_the_group(draw):
+def test_counts_input_channels_within_their_group(draw):
     layer = FlexConv2d(4, 8, 9, groups=4)
     draw(plot_kernel(layer, channels=[(7, 0)]))
-    with pytest.raises(ValueError, match=r"no channel pair \(0, 1\).* 1 input channels per group"):
+    with pytest.raises(ValueError, match=r"channel pair \(0, 1\).* 1 input channels per group"):
         plot_kernel(layer, channels=[(0, 1)])
 
 
@@ -94,8 +94,8 @@ def test_groups_count_input_channels_within_the_group(draw):
 def test_1d_draws_taps_on_a_smooth_curve(padding, draw):
     layer = FlexConv1d(2, 3, 33, padding=padding, mask=GaussianMask(1, sigma=0.3))
     figure = draw(plot_kernel(layer, channels=[(1, 0)]))
-    raw, window = whole(layer)
-    expected = [raw[1, 0], window, raw[1, 0] * window, layer.kernel()[1, 0].detach()]
+    raw, mask = whole(layer)
+    expected = [raw[1, 0], mask, raw[1, 0] * mask, layer.kernel()[1, 0].detach()]
     for panel, values in zip(figure.axes, expected, strict=True):
         (taps,) = [line for line in panel.lines if line.get_label() == "taps"]
         np.testing.assert_allclose(taps.get_ydata(), values, rtol=1e-5, atol=1e-7)
@@ -107,7 +107,7 @@ def test_1d_draws_taps_on_a_smooth_curve(padding, draw):
     assert taps.get_xdata()[[0, -1]] == pytest.approx([-1, 1])
 
 
-def test_causal_axes_end_now():
+def test_labels_the_current_sample_of_causal_axes_now():
     layer = FlexConv1d(1, 1, 33, padding="causal", mask=GaussianMask(1, sigma=0.3))
     figure = plot_kernel(layer, channels=1)
     for panel in figure.axes:
@@ -117,7 +117,7 @@ def test_causal_axes_end_now():
     assert [label.get_text() for label in centred.axes[0].get_xticklabels()] == ["−1", "0", "1"]
 
 
-def test_long_kernels_are_curves_without_a_stem_per_tap(draw):
+def test_draws_no_stems_for_long_kernels(draw):
     figure = draw(plot_kernel(FlexConv1d(1, 1, 2001, mask=GaussianMask(1, sigma=0.3)), channels=1))
     assert not any(panel.collections for panel in figure.axes)
 
@@ -126,8 +126,8 @@ def test_3d_shows_three_planes_through_the_centre(draw):
     mask = GaussianMask(3, mean=(1.0, 0.5, -0.25), sigma=0.4)
     layer = FlexConv3d(1, 2, (5, 9, 9), padding=("causal", "same", "same"), mask=mask)
     figure = draw(plot_kernel(layer, channels=1))
-    raw, window = whole(layer)
-    product, shown = raw[0, 0] * window, images(figure)
+    raw, values = whole(layer)
+    product, shown = raw[0, 0] * values, images(figure)
     for row, plane in enumerate((product[4], product[:, 6], product[:, :, 3])):
         np.testing.assert_allclose(np.asarray(shown[4 * row + 2].get_array()), plane, rtol=1e-5, atol=1e-7)
     kernel = layer.kernel()[0, 0].detach()
@@ -139,7 +139,7 @@ def test_3d_shows_three_planes_through_the_centre(draw):
 
 
 @pytest.mark.parametrize(("kernel", "sizes"), [("magnet", (9, 9)), ("njet", (7, 7))])
-def test_without_a_mask_two_columns_are_enough(kernel, sizes, draw):
+def test_layer_without_mask_has_two_columns(kernel, sizes, draw):
     layer = FlexConv2d(1, 1, 9, mask=None, kernel=kernel)
     figure = draw(plot_kernel(layer))
     shown = images(figure)
@@ -147,14 +147,14 @@ def test_without_a_mask_two_columns_are_enough(kernel, sizes, draw):
     np.testing.assert_allclose(np.asarray(shown[1].get_array()), layer.kernel()[0, 0].detach(), rtol=1e-5, atol=1e-7)
 
 
-def test_a_mask_between_taps_leaves_nothing_and_says_so(draw):
+def test_empty_kernel_is_reported_in_the_plot(draw):
     layer = FlexConv2d(1, 1, 8, padding="valid", mask=GaussianMask(2, sigma=0.01, form="authors"))
     assert layer.extent == (0, 0)
     figure = draw(plot_kernel(layer, channels=1))
     assert any(text.get_text() == "no tap is kept" for panel in figure.axes for text in panel.texts)
 
 
-def test_the_scale_factor_of_another_resolution_is_in_the_picture():
+def test_values_include_the_kernel_scale():
     layer = FlexConv2d(1, 1, 9)
     before = np.asarray(images(plot_kernel(layer))[0].get_array())
     layer.kernel_scale = 0.25
@@ -162,7 +162,7 @@ def test_the_scale_factor_of_another_resolution_is_in_the_picture():
 
 
 @pytest.mark.parametrize("scale", [2, 1.5, 0.5])
-def test_layers_of_another_resolution_are_whole_in_the_picture(scale, draw):
+def test_draws_resampled_layers(scale, draw):
     trained = FlexConv1d(1, 1, 33, padding="causal", mask=GaussianMask(1, sigma=0.3))
     layer = at_resolution(trained, scale)
     figure = draw(plot_kernel(layer))
@@ -176,15 +176,15 @@ def test_layers_of_another_resolution_are_whole_in_the_picture(scale, draw):
 @pytest.mark.parametrize(
     ("channels", "error", "message"),
     [
-        (0, ValueError, "channels must be at least 1; got 0"),
-        (True, TypeError, "channels must be a number, or pairs .* got True"),
-        ("all", TypeError, "channels must be a number, or pairs .* got 'all'"),
-        ([], TypeError, "channels must be a number, or pairs"),
-        ([3], TypeError, "channels must be a number, or pairs"),
-        ([(0, 2)], ValueError, r"no channel pair \(0, 2\): the kernel has 3 output channels and 2 input channels"),
-        ([(-1, 0)], ValueError, r"no channel pair \(-1, 0\)"),
+        (0, ValueError, "channels must be at least 1.* 0"),
+        (True, TypeError, "channels must be a number.* True"),
+        ("all", TypeError, "channels must be a number.* 'all'"),
+        ([], TypeError, r"channels must be a number.* \[\]"),
+        ([3], TypeError, r"channels must be a number.* \[3\]"),
+        ([(0, 2)], ValueError, r"\(0, 2\).* 3 output channels and 2 input channels"),
+        ([(-1, 0)], ValueError, r"\(-1, 0\)"),
     ],
 )
-def test_bad_channels(channels, error, message):
+def test_rejects_invalid_channels(channels, error, message):
     with pytest.raises(error, match=message):
         plot_kernel(FlexConv2d(2, 3, 9), channels=channels)

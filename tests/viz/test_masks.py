@@ -1,4 +1,4 @@
-"""The masks of a network, layer by layer."""
+"""The plot of the masks of a network."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def test_2d_masks_are_images_with_name_size_and_crop(draw):
         inside = np.zeros(values.shape, bool)
         inside[rows[0] : rows[1], columns[0] : columns[1]] = True
         assert values.shape == (17, 13)
-        assert values[~inside].max() <= 0.1 + 1e-6  # what is cropped has fallen to the threshold
+        assert values[~inside].max() <= 0.1 + 1e-6  # cropped taps are below the threshold
         (box,) = marked(panel, "crop")
         assert box.get_height() == pytest.approx(layer.extent[0] * 2 / 16)
         assert box.get_y() == pytest.approx(-1 + (rows[0] - 0.5) * 2 / 16)
         assert box.get_x() == pytest.approx(-1 + (columns[0] - 0.5) * 2 / 12)
-        contour = panel.collections[0].get_paths()[0].vertices  # of columns and rows
+        contour = panel.collections[0].get_paths()[0].vertices  # (column, row)
         half_a_tap = 1.01 * np.array([2 / 12, 2 / 16])
         corner = np.array([box.get_x(), box.get_y()])
         assert (contour >= corner - half_a_tap).all()
         assert (contour <= corner + np.array([box.get_width(), box.get_height()]) + half_a_tap).all()
 
 
-def test_1d_masks_are_curves_of_which_the_crop_is_shaded(draw):
+def test_1d_masks_are_curves_with_the_crop_shaded(draw):
     layer = FlexConv1d(1, 1, 33, padding="causal", mask=GaussianMask(1, sigma=0.3))
     (panel,) = draw(plot_masks(layer)).axes
     curve = panel.lines[0]
@@ -51,7 +51,7 @@ def test_1d_masks_are_curves_of_which_the_crop_is_shaded(draw):
     assert panel.get_xticklabels()[-1].get_text() == "now"
 
 
-def test_3d_masks_are_a_curve_per_axis(draw):
+def test_3d_masks_have_one_curve_per_axis(draw):
     layer = FlexConv3d(1, 1, 9, mask=GaussianMask(3, mean=(0.0, 0.25, -0.5), sigma=(0.2, 0.3, 0.4)))
     (panel,) = draw(plot_masks(layer)).axes
     profiles = [line for line in panel.lines if line.get_label() in ("depth", "height", "width")]
@@ -61,7 +61,7 @@ def test_3d_masks_are_a_curve_per_axis(draw):
     assert len(marked(panel, "crop")) == 3
 
 
-def test_layers_without_mask_say_so(draw):
+def test_titles_of_layers_without_mask_say_so(draw):
     model = nn.Sequential(
         FlexConv2d(1, 1, 9, mask=None),
         FlexConv2d(1, 1, 9, mask=None, kernel="njet"),
@@ -72,7 +72,7 @@ def test_layers_without_mask_say_so(draw):
     assert titles == ["0\nno mask, 9 × 9", "1\nno mask, 7 × 7", "2\nno mask, 9 taps", "3\n9 × 9"]
 
 
-def test_deep_models_show_layers_over_their_whole_depth_and_say_how_many():
+def test_selects_layers_of_deep_models_evenly():
     model = nn.Sequential(*(FlexConv1d(1, 1, 5) for _ in range(30)))
     figure = plot_masks(model, most=4)
     assert [panel.get_title().split("\n")[0] for panel in figure.axes] == ["0", "10", "19", "29"]
@@ -80,7 +80,7 @@ def test_deep_models_show_layers_over_their_whole_depth_and_say_how_many():
     assert "30 FlexConv layers" in title_of(plot_masks(model, most=30))
 
 
-def test_long_names_keep_their_ends():
+def test_shortens_long_names_in_the_middle():
     deep = FlexConv1d(1, 1, 5)
     for name in ("flexconv", "residual_branch", "12", "blocks"):
         deep = nn.ModuleDict({name: deep})
@@ -88,10 +88,10 @@ def test_long_names_keep_their_ends():
     assert name == "blocks.12…exconv"
 
 
-def test_bad_input():
-    with pytest.raises(ValueError, match="Sequential has no FlexConv layer: plot_masks has nothing to draw"):
+def test_rejects_invalid_arguments():
+    with pytest.raises(ValueError, match="Sequential has no FlexConv layer"):
         plot_masks(nn.Sequential(nn.Conv2d(1, 1, 3)))
-    with pytest.raises(TypeError, match=r"plot_masks expects a model \(torch.nn.Module\); got dict"):
+    with pytest.raises(TypeError, match=r"plot_masks .*torch.nn.Module.* dict"):
         plot_masks({})
     with pytest.raises(ValueError, match="most must be at least 1"):
         plot_masks(FlexConv1d(1, 1, 5), most=0)

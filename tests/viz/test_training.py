@@ -1,4 +1,4 @@
-"""Sizes and metrics over training."""
+"""Plots of kernel sizes and metrics during training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flexconv.viz import plot_curves, plot_sizes
 from .conftest import marked, title_of
 
 
-def test_sizes_are_steps_per_layer_and_axis(draw):
+def test_sizes_are_step_curves_per_layer_and_axis(draw):
     history = {"a": [(0, (3, 5)), (10, (5, 7)), (20, (5, 9))], "b": [(0, (3, 3)), (20, (11, 13))]}
     figure = draw(plot_sizes(history))
     assert [panel.get_title() for panel in figure.axes] == ["height", "width"]
@@ -24,7 +24,7 @@ def test_sizes_are_steps_per_layer_and_axis(draw):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_sizes_take_what_refresh_extents_gives_and_plain_ints(draw):
+def test_sizes_accept_results_of_refresh_extents_and_ints(draw):
     model = FlexConv2d(1, 1, 9)
     history = {name or "layer": [(0, size)] for name, size in refresh_extents(model).items()}
     draw(plot_sizes(history))
@@ -32,13 +32,13 @@ def test_sizes_take_what_refresh_extents_gives_and_plain_ints(draw):
     assert list(panel.lines[0].get_ydata()) == [3, 5]
 
 
-def test_mixed_layers_and_empty_lists(draw):
+def test_sizes_accept_layers_of_different_dimensions_and_empty_lists(draw):
     figure = draw(plot_sizes({"a": [(0, 3)], "b": [(0, (5, 7, 9))], "c": []}))
     assert len(figure.axes) == 3
     assert [len(panel.lines[0].get_xdata()) for panel in figure.axes] == [1, 0, 0]
 
 
-def test_many_layers_are_thinned_out():
+def test_sizes_select_layers_of_deep_models_evenly():
     figure = plot_sizes({f"layer{i}": [(0, 3), (1, 3 + i)] for i in range(50)}, most=5)
     assert "5 of 50 layers" in title_of(figure)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -52,11 +52,11 @@ def test_many_layers_are_thinned_out():
     [
         ({}, ValueError, "history is empty"),
         ({"a": []}, ValueError, "history is empty"),
-        ({"a": [3, 5]}, TypeError, r"sizes of layer 'a' must be a list of \(step, size\); got \[3, 5\]"),
-        ({"a": [(0, (1, 2, 3, 4))]}, ValueError, r"sizes of layer 'a' must have 1 to 3 axes; got \(1, 2, 3, 4\)"),
+        ({"a": [3, 5]}, TypeError, r"layer 'a' must be a list.* \[3, 5\]"),
+        ({"a": [(0, (1, 2, 3, 4))]}, ValueError, r"layer 'a' must have 1 to 3 axes.* \(1, 2, 3, 4\)"),
     ],
 )
-def test_bad_history(history, error, message):
+def test_sizes_reject_an_invalid_history(history, error, message):
     with pytest.raises(error, match=message):
         plot_sizes(history)
 
@@ -74,7 +74,7 @@ def curve(panel, label):
     return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
 
 
-def test_curves_have_a_panel_per_metric_with_its_splits(draw):
+def test_curves_have_one_panel_per_metric(draw):
     loss, accuracy = draw(plot_curves(RECORDS)).axes
     assert (loss.get_title(), accuracy.get_title()) == ("loss", "accuracy")
     assert curve(loss, "train") == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.4)]
@@ -83,20 +83,20 @@ def test_curves_have_a_panel_per_metric_with_its_splits(draw):
     assert loss.get_xlabel() == "epoch"
 
 
-def test_the_best_validation_is_marked():
+def test_curves_mark_the_best_validation_value():
     loss, accuracy = plot_curves(RECORDS).axes
     (lowest,), (highest,) = marked(loss, "best"), marked(accuracy, "best")
     assert (lowest.get_xdata()[0], lowest.get_ydata()[0]) == (2, 1.2)
     assert (highest.get_xdata()[0], highest.get_ydata()[0]) == (2, 0.6)
-    assert "0.6" in [text.get_text() for text in accuracy.texts]
+    assert "best 0.6" in [text.get_text() for text in accuracy.texts]
 
 
-def test_other_metrics_on_demand(draw):
+def test_curves_of_chosen_metrics(draw):
     (panel,) = draw(plot_curves(RECORDS, metrics=["seconds"])).axes
     assert curve(panel, "seconds") == [(epoch, 4.0) for epoch in range(4)]
 
 
-def test_steps_count_too_and_long_falls_are_logarithmic(draw):
+def test_curves_over_steps_with_a_logarithmic_loss(draw):
     records = [{"step": 100 * i, "train_loss": math.exp(-i)} for i in range(20)]
     (panel,) = draw(plot_curves(records)).axes
     assert panel.get_xlabel() == "step"
@@ -104,7 +104,7 @@ def test_steps_count_too_and_long_falls_are_logarithmic(draw):
     assert plot_curves(RECORDS).axes[0].get_yscale() == "linear"
 
 
-def test_nan_is_a_gap_and_text_is_no_metric(draw):
+def test_curves_accept_nan_and_ignore_text(draw):
     records = [{"epoch": i, "train_loss": math.nan if i == 1 else 1.0, "train_note": "x"} for i in range(3)]
     records += [{"epoch": 3, "validation_loss": math.nan}]
     (panel,) = draw(plot_curves(records)).axes
@@ -115,11 +115,11 @@ def test_nan_is_a_gap_and_text_is_no_metric(draw):
     ("records", "options", "message"),
     [
         ([], {}, "there are no records"),
-        ([{"train_loss": 1.0}], {}, r"every record needs its epoch or step; the first has \['train_loss'\]"),
-        ([{"epoch": 1, "lr": 1.0}], {}, "no record has a metric named like 'train_loss'"),
-        ([{"epoch": 1, "train_loss": 1.0}], {"metrics": ["auc"]}, "no record has the metric 'auc'; there are 'loss'"),
+        ([{"train_loss": 1.0}], {}, r"'epoch' or 'step'.* \['train_loss'\]"),
+        ([{"epoch": 1, "lr": 1.0}], {}, r"no record has a metric.* \['epoch', 'lr'\]"),
+        ([{"epoch": 1, "train_loss": 1.0}], {"metrics": ["auc"]}, "no record has the metric 'auc'.* 'loss'"),
     ],
 )
-def test_bad_records(records, options, message):
+def test_curves_reject_invalid_records(records, options, message):
     with pytest.raises(ValueError, match=message):
         plot_curves(records, **options)

@@ -1,17 +1,17 @@
-"""Pictures of layers, networks and training runs, with matplotlib (`pip install "flexconv[viz]"`).
+"""Plots of layers, networks and training runs, drawn with matplotlib (`pip install "flexconv[viz]"`).
 
     from flexconv import viz
     viz.plot_kernel(layer).savefig("kernel.pdf")
 
-Every function returns a `matplotlib.figure.Figure` of a page's width, in one look, and leaves it to the caller to save
-it. pyplot is not used; models, their gradients and random numbers stay as they are.
+Every function returns a `matplotlib.figure.Figure` that fits the width of a page. Save it with `savefig`. The functions
+do not use pyplot, and they do not change the model, its gradients or the state of the random number generators.
 """
 
 try:
     import matplotlib  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        'flexconv.viz draws with matplotlib, which is not installed: pip install "flexconv[viz]"', name=error.name
+        'flexconv.viz needs matplotlib, which is not installed: pip install "flexconv[viz]"', name=error.name
     ) from error
 
 from ._curves import plot_curves as plot_curves

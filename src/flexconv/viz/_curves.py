@@ -1,4 +1,4 @@
-"""How losses, accuracies and other metrics went during training."""
+"""Losses, accuracies and other metrics during training."""
 
 from __future__ import annotations
 
@@ -13,33 +13,39 @@ from ..errors import ArgumentError
 from .style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
 
 COLOURS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
-DECADES = 2.0  # a loss that falls through more is drawn on a logarithmic axis
+DECADES = 2.0  # the y-axis is logarithmic if a loss falls by more than this many powers of ten
 
 
 @styled
 def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = None) -> Figure:
-    """Losses, accuracies and other metrics over training, one panel per metric with its splits.
+    """Plot losses, accuracies and other metrics during training.
+
+    There is one panel per metric, with one curve per split. A ring marks the best value on validation and test data.
 
     Arguments:
-        records: dictionaries such as {"epoch": 3, "train_loss": 0.4, "validation_accuracy": 0.8}: a count ("step" or
-            "epoch") and numbers named metric or split_metric. A record need not have all of them.
-        metrics: which metrics, such as ("loss",). None: all that have splits.
+        records: dictionaries such as `{"epoch": 3, "train_loss": 0.4, "validation_accuracy": 0.8}`. Each one needs
+            `"step"` or `"epoch"`. The other keys are `metric` or `split_metric`. A record may lack some of them.
+        metrics: the metrics to plot, such as `("loss",)`. By default, all metrics that have splits.
 
     """
     records = list(records)
     if not records:
-        raise ArgumentError("there are no records to draw; plot_curves wants a list of dictionaries")
+        raise ArgumentError("there are no records to plot; plot_curves expects a list of dictionaries")
     count = counted_in(records)
     if count is None:
-        raise ArgumentError(f"every record needs its {' or '.join(COUNTS)}; the first has {sorted(records[0])}")
+        raise ArgumentError(
+            f"every record needs {' or '.join(map(repr, COUNTS))}; the first record has {sorted(records[0])}"
+        )
     found = metrics_by_split(records)
     chosen = list(metrics) if metrics is not None else [name for name, splits in found.items() if {*splits} - {""}]
     if missing := [name for name in chosen if name not in found]:
         raise ArgumentError(
-            f"no record has the metric {missing[0]!r}; there are {', '.join(map(repr, found)) or 'none'}"
+            f"no record has the metric {missing[0]!r}; available metrics: {', '.join(map(repr, found)) or 'none'}"
         )
     if not chosen:
-        raise ArgumentError(f"no record has a metric named like 'train_loss'; the first has {sorted(records[0])}")
+        raise ArgumentError(
+            f"no record has a metric of a split, such as 'train_loss'; the first record has {sorted(records[0])}"
+        )
     columns = min(len(chosen), 3)
     rows = math.ceil(len(chosen) / columns)
     figure = new_figure(PAGE if columns > 1 else PAGE / 2, 2.5 * rows)
@@ -71,11 +77,11 @@ def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str
 
 
 def _mark_best(panel: Axes, points: Sequence[tuple[float, float]], colour: str, *, lowest: bool) -> None:
-    """A ring around the best value, and its number."""
+    """Draw a ring around the best value and write the value beside it."""
     finite = [point for point in points if math.isfinite(point[1])]
     step, value = min(finite, key=lambda p: p[1]) if lowest else max(finite, key=lambda p: p[1])
     panel.plot(step, value, "o", markersize=4.5, markerfacecolor="none", color=colour, gid="best")
-    below = (0, 6) if lowest else (0, -9)
+    offset = (0, 6) if lowest else (0, -9)
     panel.annotate(
-        f"{value:.4g}", (step, value), below, textcoords="offset points", ha="center", color=colour, fontsize=7
+        f"best {value:.4g}", (step, value), offset, textcoords="offset points", ha="center", color=colour, fontsize=7
     )

@@ -1,4 +1,4 @@
-"""Kernels of 1D layers as curves, step by step."""
+"""1D kernels as curves: generator, mask, their product, and the cropped kernel."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from matplotlib.figure import Figure
 
 from .. import sampling
 from ..nn import Axis, FlexConvNd
-from ._kernel_images import say_nothing_is_left
+from ._kernel_images import draw_empty_kernel
 from .style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
 
-MOST_STEMS = 80  # taps drawn one by one; above, their curve says more
+MAX_STEMS = 80  # with more taps, only the curve is drawn
 CURVE_POINTS = 1200
-MOST_TIMES_MASKED = 3.0  # how far beyond the masked kernel the scale follows the generator
+MAX_OVERSHOOT = 3.0  # the y-axis shows the generator up to this many times the largest masked value
 
 
 def draw_curves(
-    layer: FlexConvNd, parts: sampling.KernelStages, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
+    layer: FlexConvNd, stages: sampling.KernelStages, pairs: Sequence[tuple[int, int]], titles: Sequence[str]
 ) -> Figure:
-    """One row per channel pair, one column per step."""
-    (axis,), (taps,) = parts.axes, parts.taps
+    """Draw one row per channel pair and one column per step."""
+    (axis,), (taps,) = stages.axes, stages.taps
     figure = new_figure(PAGE * (len(titles) + 0.4) / 4.4, 1.25 * len(pairs) + 0.75)
     panels = figure.subplots(len(pairs), len(titles), squeeze=False)
-    x = to_taps(axis)
-    between = Axis(axis.size + (axis.size - 1) * refinement(axis), axis.causal, axis.spacing / (refinement(axis) + 1))
-    lines = sampling.coordinates(layer, [between])
-    fine, window = sampling.to_numpy(sampling.sample_generator(layer, lines)), sampling.sample_mask(layer, lines)
-    fine = fine.reshape(*parts.kernel.shape[:2], -1)
-    shape = None if window is None else sampling.to_numpy(window)
+    x = tap_coordinates(axis)
+    points = points_between(axis)
+    finer = Axis(axis.size + (axis.size - 1) * points, axis.causal, axis.spacing / (points + 1))
+    lines = sampling.coordinates(layer, [finer])
+    mask_values = sampling.sample_mask(layer, lines)
+    generated = sampling.to_numpy(sampling.sample_generator(layer, lines)).reshape(*stages.kernel.shape[:2], -1)
+    mask = None if mask_values is None else sampling.to_numpy(mask_values)
     dense = sampling.to_numpy(lines[0])
-    masked = [fine[pair] * (1 if shape is None else shape) for pair in pairs] + [parts.kernel[pair] for pair in pairs]
-    heights = _heights([fine[pair] for pair in pairs], masked)
-    for pair, line in zip(pairs, panels, strict=True):
-        draw_taps(line[0], dense, fine[pair], x, parts.generated[pair])
-        if shape is not None and parts.mask is not None:
-            draw_taps(line[1], dense, shape, x, parts.mask)
-            draw_taps(line[2], dense, fine[pair] * shape, x, parts.product[pair])
-            line[1].set_ylim(-0.05, 1.08)
-            line[1].set_yticks([0, 0.5, 1])
+    masked = [generated[pair] * (1 if mask is None else mask) for pair in pairs]
+    limits = _y_limits([generated[pair] for pair in pairs], [*masked, *(stages.kernel[pair] for pair in pairs)])
+    for pair, row in zip(pairs, panels, strict=True):
+        draw_taps(row[0], dense, generated[pair], x, stages.generated[pair])
+        if mask is not None and stages.mask is not None:
+            draw_taps(row[1], dense, mask, x, stages.mask)
+            draw_taps(row[2], dense, generated[pair] * mask, x, stages.product[pair])
+            row[1].set_ylim(-0.05, 1.08)
+            row[1].set_yticks([0, 0.5, 1])
             if layer.mask is not None and layer.mask.threshold is not None:
-                line[1].axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
-        for panel in line[:-1]:
+                row[1].axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
+                row[1].text(-1, layer.mask.threshold + 0.02, "threshold", color=FAINT, fontsize=6)
+        for panel in row[:-1]:
             panel.axvspan(*span(axis, taps), facecolor=PALE, alpha=0.5, edgecolor="none", zorder=0)
             panel.set_xlim(*span(axis, axis.whole))
             plain_ticks(panel, x=axis)
-        _draw_crop(line[-1], parts, pair, x)
-        for panel in [line[0], *line[2:]] if parts.mask is not None else line:
-            panel.set_ylim(*heights)
-        for panel in [*line[2:]] if parts.mask is not None else line[1:]:
+        _draw_cropped(row[-1], stages, pair, x)
+        for panel in [row[0], *row[2:]] if mask is not None else row:
+            panel.set_ylim(*limits)
+        for panel in [*row[2:]] if mask is not None else row[1:]:
             panel.set_yticklabels([])
-        line[0].set_ylabel(f"out {pair[0]}, in {pair[1]}")
+        row[0].set_ylabel(f"output {pair[0]}\ninput {pair[1]}")
     for panel in panels[:-1].flat:
         panel.set_xticklabels([])
     for panel, title in zip(panels[0], titles, strict=True):
@@ -60,42 +62,43 @@ def draw_curves(
     return figure
 
 
-def _heights(whole: Sequence[np.ndarray], masked: Sequence[np.ndarray]) -> tuple[float, float]:
-    """A range for all curves of kernels. It may cut the generator's where the mask makes them far smaller."""
-    most = MOST_TIMES_MASKED * largest(*masked)
-    values = np.concatenate([np.zeros(1), *(each[np.isfinite(each)] for each in (*whole, *masked))]).clip(-most, most)
+def _y_limits(generated: Sequence[np.ndarray], masked: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The range of the y-axis for all kernel values. A generator that is much larger than the kernel is cut off."""
+    most = MAX_OVERSHOOT * largest(*masked)
+    finite = [each[np.isfinite(each)] for each in (*generated, *masked)]
+    values = np.concatenate([np.zeros(1), *finite]).clip(-most, most)
     margin = 0.06 * (np.ptp(values) or 1.0)
     return float(values.min() - margin), float(values.max() + margin)
 
 
-def refinement(axis: Axis) -> int:
-    """How many points to compute between two taps, so that the curve is smooth and not dearer than it need be."""
+def points_between(axis: Axis) -> int:
+    """The number of points between two taps that makes a curve of about CURVE_POINTS points."""
     return max(0, -(-CURVE_POINTS // axis.size) - 1)
 
 
-def to_taps(axis: Axis) -> np.ndarray:
-    """Coordinates of the taps, [size]."""
+def tap_coordinates(axis: Axis) -> np.ndarray:
+    """Coordinates of the taps → [size]."""
     return axis.first + axis.spacing * np.arange(axis.size)
 
 
 def draw_taps(panel: Axes, dense: np.ndarray, curve: np.ndarray, x: np.ndarray, values: np.ndarray) -> None:
-    """A continuous kernel and the taps sampled from it."""
+    """Draw a function as a curve, and its values at the taps as dots."""
     panel.axhline(0, color=FAINT, linewidth=0.5)
     panel.plot(dense, curve, color=BLUE, linewidth=0.9)
-    if len(x) <= MOST_STEMS:
+    if len(x) <= MAX_STEMS:
         panel.plot(
             x, values, linestyle="none", marker="o", markersize=1.8 if len(x) < 50 else 1.3, color=INK, label="taps"
         )
 
 
-def _draw_crop(panel: Axes, parts: sampling.KernelStages, pair: tuple[int, int], x: np.ndarray) -> None:
-    (axis,), (taps,) = parts.axes, parts.taps
-    if not parts.kernel.size:
-        say_nothing_is_left(panel)
+def _draw_cropped(panel: Axes, stages: sampling.KernelStages, pair: tuple[int, int], x: np.ndarray) -> None:
+    (axis,), (taps,) = stages.axes, stages.taps
+    if not stages.kernel.size:
+        draw_empty_kernel(panel)
         return
-    x, values = x[slice(*taps)], parts.kernel[pair]
+    x, values = x[slice(*taps)], stages.kernel[pair]
     panel.axhline(0, color=FAINT, linewidth=0.5)
-    if len(x) <= MOST_STEMS:
+    if len(x) <= MAX_STEMS:
         panel.vlines(x, 0, values, color=BLUE, linewidth=0.9)
         panel.plot(x, values, linestyle="none", marker="o", markersize=2.4, color=INK, label="taps")
     else:

@@ -1,4 +1,4 @@
-"""The learned masks of a whole network, layer by layer: which sizes it chose."""
+"""The learned masks of all layers of a network, and the kernel sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .style import (
     BLUE,
     FAINT,
     GREEN,
+    INK,
     NAMES,
     PAGE,
     PALE,
@@ -41,14 +42,15 @@ POINTS = 200
 
 @styled
 def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
-    """The mask of every FlexConv of a model in the model's order, with the layer's name and current size.
+    """Plot the mask of every FlexConv layer of a model, with the layer's name and current kernel size.
 
-    2D masks are images of the whole grid, with the crop as a box and the contour where the window falls to its
-    threshold. 1D masks are curves with the crop shaded, 3D masks a curve per axis through the centre. A layer without
-    mask shows what its generator uses of the grid.
+    A 2D mask is an image of the whole grid. A box shows the taps that are kept, and a contour shows where the mask
+    falls to its threshold. A 1D mask is a curve with the kept taps shaded. A 3D mask is one curve per axis through its
+    centre, with bars for the kept taps. A layer without a mask shows the part of the grid that its generator uses.
 
     Arguments:
-        most: how many layers at most. Of a deeper model, so many are shown that lie evenly over its depth.
+        model: a model with FlexConv layers, or a single layer.
+        most: the largest number of layers to plot. In a deeper model, the plotted layers are spread evenly over depth.
 
     """
     layers = sampling.flexconv_layers(model, "plot_masks")
@@ -57,7 +59,10 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
     rows = math.ceil(len(names) / columns)
     side = PAGE / COLUMNS if columns > 3 else PAGE / 4.5
     title = f"Masks of {type(model).__name__}, {some_of(len(names), len(layers), 'FlexConv layers')}"
-    figure = new_figure(max(columns * side, 2.6), rows * (side + 0.42) + 0.35, title if columns > 2 else "")
+    handles = _handles([layers[name] for name in names])
+    legend_rows = math.ceil(len(handles) / 3) if columns > 3 else len(handles)
+    height = rows * (side + 0.42) + 0.35 + 0.17 * legend_rows
+    figure = new_figure(max(columns * side, 2.6), height, title if columns > 2 else "")
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel in panels.flat[len(names) :]:
         panel.set_axis_off()
@@ -69,46 +74,60 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
         panel.set_box_aspect(1)
         if index % columns:
             panel.set_yticklabels([])
-    deepest = max(layers[name].dims for name in names)
-    if deepest == 3:
-        handles = [
-            Line2D([], [], color=colour, label=name) for colour, name in zip(AXIS_COLOURS, NAMES[3], strict=True)
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 3 else 1, fontsize=7)
     return figure
+
+
+def _handles(layers: Sequence[FlexConvNd]) -> list[Line2D]:
+    """The legend: one entry for each kind of line in the figure."""
+    dims = {layer.dims for layer in layers}
+    thresholds = {layer.dims for layer in layers if layer.mask is not None and layer.mask.threshold is not None}
+    handles = []
+    if 3 in dims:
+        handles += [Line2D([], [], color=c, label=name) for c, name in zip(AXIS_COLOURS, NAMES[3], strict=True)]
+        handles.append(Line2D([], [], color=FAINT, linewidth=2, label="bars: current kernel size"))
+    if 2 in dims:
+        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="current kernel size"))
+    if 1 in dims:
+        handles.append(Line2D([], [], color=PALE, linewidth=5, alpha=0.5, label="current kernel size"))
+    if 2 in thresholds:
+        handles.append(Line2D([], [], color=RED, linewidth=0.8, label="mask equals its threshold"))
+    if {1, 3} & thresholds:
+        handles.append(Line2D([], [], color=FAINT, linewidth=0.7, linestyle=":", label="threshold of the mask"))
+    return handles
 
 
 def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
     axes, taps = layer.axes, sampling.current_taps(layer)
     (top, bottom), (left, right) = (span(axis, axis.whole) for axis in axes)
-    window = sampling.sample_mask(layer, sampling.coordinates(layer, axes))
-    if window is None:
-        frame(panel, *_ends(axes, taps), fill=True, facecolor=PALE, linewidth=0)
+    mask = sampling.sample_mask(layer, sampling.coordinates(layer, axes))
+    if mask is None:
+        frame(panel, *_edges(axes, taps), fill=True, facecolor=PALE, linewidth=0)
     else:
-        values = sampling.to_numpy(window)
+        values = sampling.to_numpy(mask)
         panel.imshow(values, cmap=SHARE, vmin=0, vmax=1, extent=(left, right, bottom, top), aspect="auto")
         _draw_threshold(panel, layer)
-    frame(panel, *_ends(axes, taps), gid="crop")
+    frame(panel, *_edges(axes, taps), gid="crop")
     plain_ticks(panel, x=axes[1], y=axes[0])
     panel.set_xlim(left, right)
     panel.set_ylim(bottom, top)
 
 
 def _draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
-    """The line where the window has fallen to the value that it is cropped at."""
+    """Draw the contour on which the mask equals the threshold below which it is cropped."""
     threshold = None if layer.mask is None else layer.mask.threshold
-    dense = [_line(layer, d) for d in range(2)]
-    window = sampling.sample_mask(layer, dense)
-    if threshold is None or window is None:
+    dense = [_dense_coordinates(layer, d) for d in range(2)]
+    mask = sampling.sample_mask(layer, dense)
+    if threshold is None or mask is None:
         return
-    values = sampling.to_numpy(window)
-    if values.min() < threshold < values.max():  # matplotlib warns of a line that is nowhere
+    values = sampling.to_numpy(mask)
+    if values.min() < threshold < values.max():  # matplotlib warns about a contour without points
         rows, columns = map(sampling.to_numpy, dense)
         panel.contour(columns, rows, values, levels=[threshold], colors=[RED], linewidths=0.8)
 
 
 def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
-    """The window along every axis, through its centre."""
+    """Draw the mask along every axis, through its centre."""
     axes, taps = layer.axes, sampling.current_taps(layer)
     lines, centres = sampling.coordinates(layer, axes), sampling.centre_taps(layer)
     centre = [line[tap : tap + 1] for line, tap in zip(lines, centres, strict=True)]
@@ -116,11 +135,11 @@ def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
         low, high = span(axes[d], taps[d])
         if layer.dims == 1:
             panel.axvspan(low, high, facecolor=PALE, alpha=0.5, edgecolor="none", zorder=0, gid="crop")
-        else:  # crops side by side, as bars below the curves
+        else:  # one bar per axis, below the curves
             panel.plot([low, high], [-0.06 * (d + 1)] * 2, color=colour, linewidth=2, solid_capstyle="butt", gid="crop")
-        line = _line(layer, d)
-        window = sampling.sample_mask(layer, [line if e == d else centre[e] for e in range(layer.dims)])
-        values = np.ones(len(line)) if window is None else sampling.to_numpy(window.flatten())
+        line = _dense_coordinates(layer, d)
+        mask = sampling.sample_mask(layer, [line if e == d else centre[e] for e in range(layer.dims)])
+        values = np.ones(len(line)) if mask is None else sampling.to_numpy(mask.flatten())
         panel.plot(sampling.to_numpy(line), values, color=colour, linewidth=1.0, label=NAMES[layer.dims][d])
     if layer.mask is not None and layer.mask.threshold is not None:
         panel.axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
@@ -131,11 +150,12 @@ def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
     plain_ticks(panel, x=axes[0] if len({axis.causal for axis in axes}) == 1 else axes[-1])
 
 
-def _line(layer: FlexConvNd, d: int) -> torch.Tensor:
-    """Coordinates of an axis, dense enough for a smooth curve."""
-    dtype, device = layer.generator.compute_dtype, layer._like().device
-    return torch.linspace(*span(layer.axes[d], layer.axes[d].whole), POINTS, device=device, dtype=dtype)
+def _dense_coordinates(layer: FlexConvNd, d: int) -> torch.Tensor:
+    """Coordinates along axis d, dense enough for a smooth curve."""
+    taps = sampling.coordinates(layer, layer.axes)[d]
+    return torch.linspace(*span(layer.axes[d], layer.axes[d].whole), POINTS, device=taps.device, dtype=taps.dtype)
 
 
-def _ends(axes: Sequence[Axis], taps: Sequence[TapRange]) -> list[tuple[float, float]]:
+def _edges(axes: Sequence[Axis], taps: Sequence[TapRange]) -> list[tuple[float, float]]:
+    """The outer edges of a range of taps, axis by axis."""
     return [span(axis, each) for axis, each in zip(axes, taps, strict=True)]

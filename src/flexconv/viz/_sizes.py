@@ -1,4 +1,4 @@
-"""How kernel sizes went during training."""
+"""Kernel sizes during training."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ History = Mapping[str, Sequence[tuple[float, int | Sequence[int]]]]
 
 @styled
 def plot_sizes(history: History, *, most: int = 16) -> Figure:
-    """Kernel sizes over training, one panel per axis, one line per layer, dark to light with depth.
+    """Plot kernel sizes during training.
+
+    There is one panel per axis and one line per layer. Deeper layers are lighter.
 
     Arguments:
-        history: by layer name, in the order of the layers, a list of (step, size): an int or one per axis, such as
-            what `refresh_extents(model)` returns, collected now and then.
-        most: how many layers at most. Of a deeper model, so many are shown that lie evenly over its depth.
+        history: for each layer name, a list of pairs (step, size). The size is an int, or a tuple with one int per
+            axis, such as the values of `refresh_extents(model)`. Layers are plotted in the order of the dictionary.
+        most: the largest number of layers to plot. In a deeper model, the plotted layers are spread evenly over depth.
 
     """
     curves = {name: _check_sizes(name, points) for name, points in history.items()}
     if not any(curves.values()):
-        raise ArgumentError("the history is empty: plot_sizes wants {layer name: [(step, size), …]}")
+        raise ArgumentError("the history is empty; plot_sizes expects {layer name: [(step, size), …]}")
     names = [list(curves)[index] for index in sampling.spread(positive_int("most", most), len(curves))]
     dims = max(len(size) for points in curves.values() for _, size in points)
-    title = f"Kernel sizes in taps, {some_of(len(names), len(curves), 'layers')}"
+    title = f"Kernel size during training, {some_of(len(names), len(curves), 'layers')}"
     figure = new_figure(PAGE, 2.9 if dims < 3 else 2.5, title)
     panels = figure.subplots(1, dims, squeeze=False, sharey=True)[0]
     for name, colour in zip(names, depth_colours(len(names)), strict=True):
@@ -45,7 +47,7 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
         panel.set_ylim(0, None)
         panel.yaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(axis="y")
-    panels[0].set_ylabel("size")
+    panels[0].set_ylabel("kernel size, taps")
     figure.legend(loc="outside right upper", title="layer", alignment="left", handlelength=1.4)
     return figure
 
@@ -54,7 +56,9 @@ def _check_sizes(name: str, points: Sequence[tuple[float, int | Sequence[int]]])
     try:
         curve = [(step, (size,) if isinstance(size, int) else tuple(size)) for step, size in points]
     except (TypeError, ValueError):
-        raise ArgumentTypeError(f"sizes of layer {name!r} must be a list of (step, size); got {points!r}") from None
+        raise ArgumentTypeError(
+            f"the history of layer {name!r} must be a list of pairs (step, size); got {points!r}"
+        ) from None
     if wrong := [size for _, size in curve if not 1 <= len(size) <= 3]:
-        raise ArgumentError(f"sizes of layer {name!r} must have 1 to 3 axes; got {wrong[0]}")
+        raise ArgumentError(f"the sizes of layer {name!r} must have 1 to 3 axes; got {wrong[0]}")
     return curve

@@ -1,6 +1,6 @@
-"""One look for all pictures: light paper, small sans-serif type, colours that colour-blind readers can tell apart.
+"""The common style of all plots: a white background, small sans-serif text and colours for colour-blind readers.
 
-Figures are plain `matplotlib.figure.Figure` objects. pyplot, its windows and its global list of figures stay out of it.
+Figures are plain `matplotlib.figure.Figure` objects. pyplot, its windows and its global list of figures are not used.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from matplotlib.patches import Rectangle
 if TYPE_CHECKING:
     from ..nn import Axis, TapRange
 
-PAGE = 7.2  # inches: the text width of a page, so that type keeps its size in print
+PAGE = 7.2  # inches, the text width of a page, so that the font size is right in print
 
-Dashes = tuple[float, tuple[float, ...]]  # a line style: offset, and lengths of dashes and gaps; none is solid
+Dashes = tuple[float, tuple[float, ...]]  # line style: offset, and lengths of dashes and gaps (empty: a solid line)
 
 INK, FAINT, PALE = "#262626", "#8c8c8c", "#d9d9d9"
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"  # Okabe-Ito
 
-SIGNED = "RdBu_r"  # values around 0
-SHARE = "Blues"  # values from 0 to 1
-ENERGY = "Greys"  # decibels, with coloured lines on top
-DEPTH = "viridis"  # layers in their order; its yellow end is too light for lines
+SIGNED = "RdBu_r"  # colour map for values around 0
+SHARE = "Blues"  # for values from 0 to 1
+ENERGY = "Greys"  # for decibels, with coloured lines on top
+DEPTH = "viridis"  # for the order of layers, without its yellow end, which is too light for lines
 
 NAMES = {1: ("position",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
-#: wraps a function that makes a figure: whatever style the user has set, these pictures look the same
+#: decorates a function that makes a figure, so that the user's matplotlib settings do not change its look
 styled = mpl.rc_context(
     {
         "axes.axisbelow": True,
@@ -56,7 +56,7 @@ styled = mpl.rc_context(
         "figure.titlesize": 9,
         "figure.titleweight": "normal",
         "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, and has ψ, σ, × and −
+        "font.sans-serif": ["DejaVu Sans"],  # included in matplotlib; contains ψ, σ, × and −
         "font.size": 8,
         "grid.color": PALE,
         "grid.linestyle": "-",
@@ -83,21 +83,21 @@ styled = mpl.rc_context(
 
 
 def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure, in inches, that arranges its own panels."""
+    """An empty figure with constrained layout. Width and height are in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
         figure.suptitle(title)
     return figure
 
 
-def span(axis: Axis, window: TapRange) -> tuple[float, float]:
-    """Where the cells of a window's taps begin and end; a cell reaches half a spacing to either side."""
-    start, stop = window
+def span(axis: Axis, taps: TapRange) -> tuple[float, float]:
+    """The coordinates of the outer edges of a range of taps. Each tap covers half a spacing to either side."""
+    start, stop = taps
     return axis.first + (start - 0.5) * axis.spacing, axis.first + (stop - 0.5) * axis.spacing
 
 
 def frame(panel: Axes, rows: tuple[float, float], columns: tuple[float, float], **look: object) -> Rectangle:
-    """Draw the rectangle rows × columns and return it."""
+    """Draw a rectangle with the given edges and return it."""
     options = {"fill": False, "edgecolor": INK, "linewidth": 0.9, **look}
     box = Rectangle((columns[0], rows[0]), columns[1] - columns[0], rows[1] - rows[0], **options)  # type: ignore[arg-type]
     panel.add_patch(box)
@@ -105,27 +105,27 @@ def frame(panel: Axes, rows: tuple[float, float], columns: tuple[float, float], 
 
 
 def plain_ticks(panel: Axes, *, x: Axis | None = None, y: Axis | None = None) -> None:
-    """Ticks at the ends and the middle of [−1, 1]; the current sample of a causal axis is called "now"."""
+    """Set ticks at −1, 0 and 1. The current sample of a causal axis, at 1, is labelled "now"."""
     for axis, scale in ((x, panel.xaxis), (y, panel.yaxis)):
         if axis is not None:
             scale.set_ticks([-1, 0, 1], ["−1", "0", "now" if axis.causal else "1"])
-            _turn_inwards(scale)
+            _align_inwards(scale)
 
 
-def end_ticks(scale: XAxis | YAxis, axis: Axis, window: TapRange) -> None:
-    """Ticks at the first and last tap of a window."""
-    ends = [axis.first + tap * axis.spacing for tap in (window[0], window[1] - 1)]
+def end_ticks(scale: XAxis | YAxis, axis: Axis, taps: TapRange) -> None:
+    """Set ticks at the first and the last tap of a range."""
+    ends = [axis.first + tap * axis.spacing for tap in (taps[0], taps[1] - 1)]
     names = [f"{end:.2f}".replace("-", "−") for end in ends]
-    if axis.causal and window[1] == axis.size:
+    if axis.causal and taps[1] == axis.size:
         names[1] = "now"
-    if window[1] - window[0] == 1:
+    if taps[1] - taps[0] == 1:
         ends, names = ends[1:], names[1:]
     scale.set_ticks(ends, names)
-    _turn_inwards(scale)
+    _align_inwards(scale)
 
 
-def _turn_inwards(scale: XAxis | YAxis) -> None:
-    """Keep the labels of the first and last tick within the panel: those of neighbours would meet."""
+def _align_inwards(scale: XAxis | YAxis) -> None:
+    """Keep the first and last tick label within the panel, so that labels of neighbouring panels do not overlap."""
     labels = scale.get_ticklabels()
     if scale.axis_name == "x" and len(labels) > 1:
         labels[0].set_horizontalalignment("left")
@@ -138,12 +138,12 @@ def times(sizes: Sequence[int]) -> str:
 
 
 def some_of(shown: int, total: int, what: str) -> str:
-    """How many there are, as in "7 layers", or "24 of 60 layers" where not all are shown."""
+    """Say how many there are: "7 layers" if all are shown, otherwise "24 of 60 layers"."""
     return f"{total} {what}" if shown == total else f"{shown} of {total} {what}"
 
 
 def shorten(name: str, length: int = 22) -> str:
-    """A long module name with its middle left out: "blocks.12.residual.flexconv" → "blocks.12…flexconv"."""
+    """Shorten a module name by omitting its middle: "blocks.12.residual.flexconv" → "blocks.12…flexconv"."""
     if len(name) <= length:
         return name
     *parents, last = name.split(".")
@@ -156,11 +156,11 @@ def shorten(name: str, length: int = 22) -> str:
 
 
 def largest(*arrays: np.ndarray) -> float:
-    """The largest finite magnitude, for a colour scale; 1 where there is none."""
+    """The largest finite absolute value, for a colour scale. Returns 1 if there is none."""
     peaks = [np.abs(each[np.isfinite(each)]).max(initial=0.0) for each in arrays]
     return float(max(peaks, default=0.0)) or 1.0
 
 
 def depth_colours(count: int) -> list[tuple[float, ...]]:
-    """One colour per layer, dark to light with depth."""
+    """One colour per layer. Deeper layers are lighter."""
     return [tuple(colour) for colour in mpl.colormaps[DEPTH](np.linspace(0.0, 0.88, count))]

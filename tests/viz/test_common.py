@@ -1,4 +1,4 @@
-"""What every picture keeps to: nothing changed, one look, clear errors."""
+"""What all plots have in common: no side effects, one style, clear errors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from torch import nn
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, viz
 from flexconv.nn import MAGNet
 
-OF_LAYERS = {
+PLOTS = {
     "kernel": viz.plot_kernel,
     "spectrum": viz.plot_spectrum,
     "gabors": viz.plot_gabors,
     "masks": viz.plot_masks,
 }
-SINGLE = ["kernel", "spectrum", "gabors"]
-SMALL = partial(MAGNet, hidden=2, layers=1)  # few panels: rendering is what takes the time
+PLOTS_OF_ONE_LAYER = ["kernel", "spectrum", "gabors"]
+SMALL = partial(MAGNet, hidden=2, layers=1)  # few panels, because rendering takes most of the time
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_the_layer_the_gradients_and_random_numbers_stay_as_they_are(name, draw):
+@pytest.mark.parametrize("name", PLOTS)
+def test_plots_do_not_change_layer_gradients_or_random_state(name, draw):
     layer = FlexConv2d(1, 2, 9, kernel=SMALL, mask=GaussianMask(2, sigma=0.3)).train()
     layer(torch.randn(1, 1, 9, 9)).sum().backward()
     state = {key: value.clone() for key, value in layer.state_dict().items()}
     grads = {key: p.grad.clone() for key, p in layer.named_parameters()}
     attributes = {key: value for key, value in vars(layer).items() if key != "_extent"}
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    draw(OF_LAYERS[name](layer))
+    draw(PLOTS[name](layer))
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert (np.random.get_state()[1] == numpy_state).all()
     assert all(torch.equal(value, state[key]) for key, value in layer.state_dict().items())
@@ -46,27 +46,27 @@ def test_the_layer_the_gradients_and_random_numbers_stay_as_they_are(name, draw)
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
+@pytest.mark.parametrize("name", PLOTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_any_precision_can_be_drawn(name, dtype, draw):
-    draw(OF_LAYERS[name](FlexConv1d(1, 1, 9, kernel=SMALL, dtype=dtype)))
+def test_draws_layers_of_any_dtype(name, dtype, draw):
+    draw(PLOTS[name](FlexConv1d(1, 1, 9, kernel=SMALL, dtype=dtype)))
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_single_taps_can_be_drawn(name, draw):
-    draw(OF_LAYERS[name](FlexConv2d(1, 1, (1, 5), kernel=SMALL)))
+@pytest.mark.parametrize("name", PLOTS)
+def test_draws_axes_with_a_single_tap(name, draw):
+    draw(PLOTS[name](FlexConv2d(1, 1, (1, 5), kernel=SMALL)))
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_figures_fit_a_page_and_use_a_font_that_is_there(name, draw, caplog):
+@pytest.mark.parametrize("name", PLOTS)
+def test_figures_fit_a_page_and_use_an_available_font(name, draw, caplog):
     with caplog.at_level(logging.WARNING, logger="matplotlib"):
-        figure = draw(OF_LAYERS[name](FlexConv2d(1, 2, 9)))
+        figure = draw(PLOTS[name](FlexConv2d(1, 2, 9)))
     assert isinstance(figure, Figure)
     assert figure.get_figwidth() <= 7.21
     assert not caplog.records
 
 
-def test_the_users_style_is_neither_changed_nor_followed():
+def test_ignores_and_keeps_the_matplotlib_settings_of_the_user():
     layer = FlexConv1d(1, 1, 9)
     with mpl.rc_context({"figure.facecolor": "black", "text.color": "yellow", "font.size": 30, "axes.grid": True}):
         before = dict(mpl.rcParams)
@@ -76,7 +76,7 @@ def test_the_users_style_is_neither_changed_nor_followed():
     assert figure.axes[0].title.get_color() == figure.axes[0].xaxis.label.get_color() != "yellow"
 
 
-def test_pyplot_is_never_loaded(tmp_path):
+def test_does_not_import_pyplot(tmp_path):
     program = (
         "import sys, flexconv; from flexconv import viz; viz.plot_masks(flexconv.FlexConv1d(1, 1, 5)).savefig('m.png');"
         "print('matplotlib.pyplot' in sys.modules)"
@@ -87,41 +87,39 @@ def test_pyplot_is_never_loaded(tmp_path):
     assert (tmp_path / "m.png").stat().st_size > 1000
 
 
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
+def test_import_error_without_matplotlib_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("flexconv.viz")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r'not installed: pip install "flexconv\[viz\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "flexconv\[viz\]"'):
         importlib.import_module("flexconv.viz")
 
 
-@pytest.mark.parametrize("name", SINGLE)
-def test_what_is_no_flexconv_is_refused(name):
-    with pytest.raises(TypeError, match=f"plot_{name} expects a FlexConv layer; got Conv2d$"):
-        OF_LAYERS[name](nn.Conv2d(1, 1, 3))
-    with pytest.raises(TypeError, match=f"plot_{name} expects a FlexConv layer; got str"):
-        OF_LAYERS[name]("layer")
-    with pytest.raises(
-        TypeError, match=r"got Sequential; it contains FlexConv layers, such as model.get_submodule\('1'\)"
-    ):
-        OF_LAYERS[name](nn.Sequential(nn.ReLU(), FlexConv2d(1, 1, 3)))
+@pytest.mark.parametrize("name", PLOTS_OF_ONE_LAYER)
+def test_rejects_what_is_not_a_flexconv_layer(name):
+    with pytest.raises(TypeError, match=f"plot_{name} .* Conv2d$"):
+        PLOTS[name](nn.Conv2d(1, 1, 3))
+    with pytest.raises(TypeError, match=f"plot_{name} .* str"):
+        PLOTS[name]("layer")
+    with pytest.raises(TypeError, match=r"Sequential.* model.get_submodule\('1'\)"):
+        PLOTS[name](nn.Sequential(nn.ReLU(), FlexConv2d(1, 1, 3)))
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_meta_layers_have_nothing_to_draw(name):
-    with pytest.raises(ValueError, match=f"plot_{name}: the layer is on the meta device"):
-        OF_LAYERS[name](FlexConv2d(1, 1, 3, device="meta"))
+@pytest.mark.parametrize("name", PLOTS)
+def test_rejects_layers_on_the_meta_device(name):
+    with pytest.raises(ValueError, match=f"plot_{name}.* meta device"):
+        PLOTS[name](FlexConv2d(1, 1, 3, device="meta"))
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_a_mask_of_nan_is_refused(name):
+@pytest.mark.parametrize("name", PLOTS)
+def test_rejects_a_mask_with_nan(name):
     layer = FlexConv2d(1, 1, 9)
     with torch.no_grad():
         layer.mask.sigma.fill_(float("nan"))
     with pytest.raises(ValueError, match="finite"):
-        OF_LAYERS[name](layer)
+        PLOTS[name](layer)
 
 
 def test_every_public_name_exists():
