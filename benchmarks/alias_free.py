@@ -273,7 +273,7 @@ def flexconvs(model: nn.Module) -> list[FlexConv2d]:
 
 
 def bench_training() -> list[Row]:
-    """Bounds, energy above the limit and errors at twice the resolution, of the worst layer, before and after training."""
+    """Bounds, energy above the limit and errors at twice the resolution, before and after training."""
     rows = [_worst("before training", toy_net(), None)]
     for name, options in PENALTIES.items():
         model, loss = train_toy(**options)

@@ -1,4 +1,4 @@
-"""The FlexConv that takes the place of one convolution: its grid, padding, mask and generator."""
+"""Create the FlexConv that replaces a convolution: its grid, padding, mask and generator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .._arguments import as_int, per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import GENERATORS, USUAL_SCALE, USUAL_TAPS, FlexConvNd, GaussianMask, KernelFactory
 from ..ops import Padding
-from ._find import COUNTERPARTS, Found
+from ._find import COUNTERPARTS, Convolution
 from ._fit import output_map
 
-FLAT = 2.0  # σ of a mask over the whole grid, [−1, 1]
+FLAT_SIGMA = 2.0  # σ of a mask that covers the whole grid [−1, 1]
 
 GridSize = int | Sequence[int]
 
 
-def grid_of(each: Found, kernel_size: int | Callable[[str, nn.Module], GridSize] | None) -> tuple[int, ...]:
-    """Taps per axis of the new grid."""
+def grid_size(each: Convolution, kernel_size: int | Callable[[str, nn.Module], GridSize] | None) -> tuple[int, ...]:
+    """Validate the `kernel_size` argument of `convert` → taps of the new grid, per axis."""
     old = each.kernel_size
     if kernel_size is None:
         return old
@@ -39,17 +39,17 @@ def grid_of(each: Found, kernel_size: int | Callable[[str, nn.Module], GridSize]
         )
     if any(after < before for after, before in zip(new, old, strict=True)):
         sizes = ("×".join(map(str, size)) for size in (new, old))
-        raise ArgumentError("a grid of {} is smaller than the {} kernel of {}".format(*sizes, each.where))
+        raise ArgumentError("kernel_size {} is smaller than the {} kernel of {}".format(*sizes, each.label))
     return new
 
 
 def _starts(old: Sequence[int], grid: Sequence[int]) -> list[int]:
-    """The tap of the grid where the old kernel begins, per axis: in the middle, or half a tap before it."""
+    """The tap of the grid at which the old kernel begins, per axis. It is centred, or half a tap before the centre."""
     return [(size - taps) // 2 for size, taps in zip(grid, old, strict=True)]
 
 
-def _padding(each: Found, grid: Sequence[int]) -> Padding:
-    """The padding that puts the old taps where they were."""
+def _padding(each: Convolution, grid: Sequence[int]) -> Padding:
+    """The padding with which the taps of the old kernel meet the same samples as before."""
     conv, old = each.conv, each.kernel_size
     pads = []
     for axis, (taps, size, step, start) in enumerate(zip(old, grid, conv.dilation, _starts(old, grid), strict=True)):
@@ -67,12 +67,12 @@ def _padding(each: Found, grid: Sequence[int]) -> Padding:
     return tuple(left if left == right else (left, right) for left, right in pads)
 
 
-def flexible_layer(each: Found, grid: tuple[int, ...], generator: str | KernelFactory, *, fit: bool) -> FlexConvNd:
-    """A FlexConv in place of a convolution: its mask keeps just the taps that the kernel had."""
+def make_layer(each: Convolution, grid: tuple[int, ...], generator: str | KernelFactory, *, fit: bool) -> FlexConvNd:
+    """A FlexConv in place of a convolution. Its mask starts with the extent of the old kernel."""
     conv, old, weight = each.conv, each.kernel_size, each.weight()
-    place: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
+    factory_kwargs: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
     kind = parametrize.type_before_parametrizations(conv)
-    factory = _suited(generator, grid, old) if fit and isinstance(generator, str) else generator
+    factory = _suitable_generator(generator, grid, old) if fit and isinstance(generator, str) else generator
     layer = COUNTERPARTS[kind](
         conv.in_channels,
         conv.out_channels,
@@ -83,22 +83,22 @@ def flexible_layer(each: Found, grid: tuple[int, ...], generator: str | KernelFa
         conv.groups,
         conv.bias is not None,
         conv.padding_mode,
-        **place,
+        **factory_kwargs,
         kernel=factory,
         mask=None,
     )
     if not hasattr(layer.generator, "size_parameters"):
-        layer.mask = _mask_around(old, grid, **place)
+        layer.mask = _mask_around(old, grid, **factory_kwargs)
         layer._settle(fresh=True)
     elif fit:
         raise ArgumentError(
-            f"init='fit' shapes a kernel under a mask; {type(layer.generator).__name__} has a size of its own: "
+            f"init='fit' needs a generator with a mask; {type(layer.generator).__name__} learns its own size: "
             "choose another generator"
         )
-    trained = [p for name, p in conv.named_parameters() if not name.endswith("bias")]
+    weights = [p for name, p in conv.named_parameters() if not name.endswith("bias")]
     for part in (layer.generator, layer.mask):
         if part is not None:
-            part.requires_grad_(any(p.requires_grad for p in trained))
+            part.requires_grad_(any(p.requires_grad for p in weights))
     if layer.bias is not None:
         with torch.no_grad():
             layer.bias.copy_(conv.bias)
@@ -106,49 +106,52 @@ def flexible_layer(each: Found, grid: tuple[int, ...], generator: str | KernelFa
     return layer.train(conv.training)
 
 
-def _mask_around(old: Sequence[int], grid: Sequence[int], **place: Any) -> GaussianMask:
-    """A mask that falls to its threshold half a tap outside the old kernel; nearly flat where that fills the grid.
+def _mask_around(old: Sequence[int], grid: Sequence[int], **factory_kwargs: Any) -> GaussianMask:
+    """A mask that falls to its threshold half a tap outside the old kernel.
 
-    (At another resolution a mask keeps its own sum. The flatter it is, the less that says about the kernel under it.)
+    It is nearly flat if the old kernel fills the grid: `at_resolution` preserves the sum of the mask, and the flatter
+    the mask is, the less that changes the kernel.
     """
     means, sigmas = [], []
     for taps, size, start in zip(old, grid, _starts(old, grid), strict=True):
         spacing = 2.0 / max(size - 1, 1)
         means.append((start + (taps - 1) / 2 - (size - 1) / 2) * spacing)
-        sigmas.append(FLAT if size == taps else taps / 2 * spacing / math.sqrt(-2 * math.log(0.1)))
-    return GaussianMask(len(grid), mean=means, sigma=sigmas, threshold=0.1, **place)
+        sigmas.append(FLAT_SIGMA if size == taps else taps / 2 * spacing / math.sqrt(-2 * math.log(0.1)))
+    return GaussianMask(len(grid), mean=means, sigma=sigmas, threshold=0.1, **factory_kwargs)
 
 
-def _suited(name: str, grid: Sequence[int], kernel_size: Sequence[int]) -> KernelFactory:
-    """A generator that can meet a kernel of so many taps, and is no wilder between them than the grid can show."""
-    taps = math.prod(max(taps, min(size, 3)) for taps, size in zip(kernel_size, grid, strict=True))  # masks keep ≥ 3
-    finer = (USUAL_TAPS - 1) / (max(grid) - 1)  # how much coarser this grid is than the usual one
+def _suitable_generator(name: str, grid: Sequence[int], kernel_size: Sequence[int]) -> KernelFactory:
+    """A generator with enough features for the kernel's taps, and with frequencies that its grid can represent."""
+    taps = math.prod(
+        max(taps, min(size, 3)) for taps, size in zip(kernel_size, grid, strict=True)
+    )  # a mask keeps at least 3
+    coarseness = (USUAL_TAPS - 1) / (max(grid) - 1)  # the spacing of this grid relative to that of the usual one
     options: dict[str, dict[str, float]] = {
-        "magnet": {"beta": finer, "input_scale": USUAL_SCALE},  # smaller γ, and frequencies ∝ γ
-        "gabor": {"beta": finer, "input_scale": USUAL_SCALE},
-        "fourier": {"input_scale": USUAL_SCALE / finer},
-        "siren": {"omega_0": 30.0 / finer},
-        "nsiren": {"omega_0": 30.0 / finer},
+        "magnet": {"beta": coarseness, "input_scale": USUAL_SCALE},  # smaller γ, and frequencies ∝ γ
+        "gabor": {"beta": coarseness, "input_scale": USUAL_SCALE},
+        "fourier": {"input_scale": USUAL_SCALE / coarseness},
+        "siren": {"omega_0": 30.0 / coarseness},
+        "nsiren": {"omega_0": 30.0 / coarseness},
     }
     if name != "njet":
         options[name] = options.get(name, {}) | {"hidden": min(128, max(32, 2 ** math.ceil(math.log2(taps + 1))))}
     return functools.partial(GENERATORS[name], **options.get(name, {}))
 
 
-def target_of(each: Found, layer: FlexConvNd) -> torch.Tensor:
-    """The old kernel on the taps that the mask keeps, zeros where it keeps more."""
+def target_kernel(each: Convolution, layer: FlexConvNd) -> torch.Tensor:
+    """The old kernel on the taps within the layer's extent, padded with zeros if the extent is larger."""
     layer._follow()
     weight = each.weight()
     whole = weight.new_zeros(*weight.shape[:2], *layer.kernel_size)
     starts = _starts(each.kernel_size, layer.kernel_size)
     inner = tuple(slice(start, start + taps) for start, taps in zip(starts, each.kernel_size, strict=True))
     whole[(..., *inner)] = weight
-    return whole[(..., *(slice(*window) for window in layer._extent.taps))]
+    return whole[(..., *(slice(*taps) for taps in layer._extent.taps))]
 
 
 @torch.no_grad()
-def match_norm(each: Found, layer: FlexConvNd) -> None:
-    """Scale a fresh kernel to the norm of the old one: activations keep the size they had."""
+def match_norm(each: Convolution, layer: FlexConvNd) -> None:
+    """Scale a new kernel to the norm of the old one, so that activations keep their scale."""
     last = output_map(layer.generator)
     if last is None or last.weight.is_meta:
         return

@@ -1,19 +1,24 @@
-"""What `convert` tells about its work."""
+"""The report that `convert` returns."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ConvertedLayer:
-    """One convolution that became a FlexConv.
+    """One convolution that was replaced with a FlexConv.
 
-    name: where it is in the model; `names` are all its places, if it is used at several.
-    kernel_size, grid: taps per axis of the kernel it had, and of the grid it can grow to.
-    error: ‖new kernel − old kernel‖ / ‖old kernel‖; None where it was not fitted.
-    parameters: how many numbers it had and has.
-    note: what became of hooks or weight norm, if it had any.
+    Attributes:
+        name: the name of the module in the model.
+        names: all names of the module, if the model uses it in several places.
+        kernel_size: taps per axis of the kernel that was replaced.
+        grid: taps per axis of the new grid, which is the largest size of the new kernel.
+        error: ‖new kernel − old kernel‖ / ‖old kernel‖; None if the kernel was not fitted.
+        parameters: the number of parameters before and after.
+        note: what happened to the module's hooks or weight norm, if it had any.
+
     """
 
     name: str
@@ -27,15 +32,33 @@ class ConvertedLayer:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What `convert` did: layer by layer, and which convolutions it left as they were and why."""
+    """What `convert` did. `print(report)` shows it as a table.
+
+    Attributes:
+        layers: the convolutions that were replaced.
+        skipped: the selected convolutions that were not replaced: name → reason.
+
+    """
 
     layers: tuple[ConvertedLayer, ...]
-    left: dict[str, str]
+    skipped: dict[str, str]
+
+    @property
+    def max_error(self) -> float | None:
+        """The largest relative error of a fitted kernel; None if no kernel was fitted."""
+        return max((layer.error for layer in self.layers if layer.error is not None), default=None)
+
+    @property
+    def left(self) -> dict[str, str]:
+        """Deprecated: use `skipped`."""
+        warnings.warn("ConversionReport.left is deprecated, use skipped", DeprecationWarning, stacklevel=2)
+        return self.skipped
 
     @property
     def worst(self) -> float | None:
-        """The largest relative error of a fitted layer."""
-        return max((layer.error for layer in self.layers if layer.error is not None), default=None)
+        """Deprecated: use `max_error`."""
+        warnings.warn("ConversionReport.worst is deprecated, use max_error", DeprecationWarning, stacklevel=2)
+        return self.max_error
 
     def __str__(self) -> str:
         rows = [("layer", "kernel", "grid", "parameters", "error", "")]
@@ -46,4 +69,4 @@ class ConversionReport:
             rows.append((each.name or "(the model)", kernel, grid, f"{before:,} → {after:,}", error, each.note))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, *(f"left alone: {name or '(the model)'}, {why}" for name, why in self.left.items())])
+        return "\n".join([*lines, *(f"skipped {name or '(the model)'}: {why}" for name, why in self.skipped.items())])

@@ -121,8 +121,8 @@ def _njet_frequencies(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float
     scale = torch.stack([njet.scale for njet in njets]).to(njets[0].compute_dtype)
     units = [njet.unit or [axis.spacing for axis in layer.axes] for njet, layer in zip(njets, layers, strict=True)]
     precision = (torch.exp2(scale) * stack_rows(units, like=scale)).square().reciprocal()
-    if mask and (window := mask_terms(layers)) is not None:
-        precision = precision + window.precision
+    if mask and (masks := mask_terms(layers)) is not None:
+        precision = precision + masks.precision
     deviations = stack_rows([[math.sqrt(njet.order) + cutoff] for njet in njets], like=scale)
     return deviations * precision.sqrt() / _TWO_PI
 
@@ -136,12 +136,12 @@ def filter_frequencies(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: floa
     Returns [G, L, D] for the exact formula and [G, L, 1] for the others, which do not distinguish axes. If the mask is
     counted, every filter gets an equal share of it.
     """
-    terms, window = filter_terms(layers), mask_terms(layers) if mask else None
+    terms, masks = filter_terms(layers), mask_terms(layers) if mask else None
     count = terms.frequency.shape[1]
     if formula == "exact":
-        return _exact_filters(terms, 0.0 if window is None else window.precision[:, None, None] / count, cutoff)
+        return _exact_filters(terms, 0.0 if masks is None else masks.precision[:, None, None] / count, cutoff)
     values = _FILTERS[formula](terms, cutoff)
-    return values if window is None else values + mask_frequency(window, cutoff, formula).unsqueeze(1) / count
+    return values if masks is None else values + mask_frequency(masks, cutoff, formula).unsqueeze(1) / count
 
 
 def kernel_frequencies(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: float, formula: str) -> torch.Tensor:
@@ -150,8 +150,8 @@ def kernel_frequencies(layers: Sequence[FlexConvNd], *, mask: bool, cutoff: floa
         return _njet_frequencies(layers, mask=mask, cutoff=cutoff)
     if formula != "exact":
         return filter_frequencies(layers, mask=mask, cutoff=cutoff, formula=formula).sum(1)
-    terms, window = filter_terms(layers), mask_terms(layers) if mask else None
-    extra = torch.zeros_like(terms.precision[:, 0, 0]) if window is None else window.precision
+    terms, masks = filter_terms(layers), mask_terms(layers) if mask else None
+    extra = torch.zeros_like(terms.precision[:, 0, 0]) if masks is None else masks.precision
     filters = _exact_filters(terms, extra[:, None, None] / terms.frequency.shape[1], cutoff).sum(1)
     # both are upper bounds, the first because √(p + q) ≤ √p + √q
     return torch.minimum(filters, _exact_products(terms, extra, cutoff))
