@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .errors import ArgumentError, ArgumentTypeError
@@ -72,6 +72,20 @@ def positive_int(name: str, value: int) -> int:
     if number < 1:
         raise ArgumentError(f"{name} must be at least 1; got {value}")
     return number
+
+
+def as_options(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy of a mapping of options; None means that there are none."""
+    if not isinstance(value, Mapping | None):
+        raise ArgumentTypeError(f"{name} must be a mapping of options to values; got {value!r}")
+    return dict(value or {})
+
+
+def check_name(what: str, name: object, known: Iterable[str]) -> None:
+    """Raise `ArgumentError` unless `name` is one of the known names."""
+    known = list(known)
+    if name not in known:  # a list, not a dictionary: a recipe can name something that has no hash
+        unknown_name(what, name, known)
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:

@@ -24,6 +24,10 @@ class UsageError(FlexConvError, RuntimeError):
     """An operation is not possible in the current state, or not on this object."""
 
 
+class RunError(UsageError):
+    """A run folder cannot be used as requested: it holds no run, an unfinished one, or one of another kind."""
+
+
 class MissingFileError(FlexConvError, FileNotFoundError):
     """A file or folder does not exist."""
 

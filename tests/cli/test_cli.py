@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import __version__, cli
+from flexconv import __version__, cli, errors
 from flexconv.cli._resample import ResampledSeries
-from flexconv.data import DeviceBatches
+from flexconv.data import DamagedDataError, DeviceBatches, MissingDataError
 from flexconv.data import load as load_data
 from flexconv.train import RunFolder, list_recipes, load_recipe, loop
 from flexconv.train.fit_group import FitGroup
@@ -191,16 +192,108 @@ def test_a_package_that_is_missing_is_one_line(call, monkeypatch):
     assert outcome.err.count("\n") == 1
 
 
-def test_tracebacks_on_request(call, monkeypatch):
+def test_traceback_variable_raises_expected_errors(call, monkeypatch):
     monkeypatch.setenv("FLEXCONV_TRACEBACK", "1")
     with pytest.raises(ValueError, match="digts"):
         call("train", "digts")
 
 
-def test_an_error_nobody_thought_of_is_not_hidden(call, monkeypatch):
+@pytest.mark.parametrize("error", [KeyError, ValueError, TypeError, RuntimeError, ImportError, ZeroDivisionError])
+def test_bug_shows_its_traceback_and_asks_for_a_report(call, monkeypatch, error):
+    def broken():
+        raise error("a bug of ours")
+
+    monkeypatch.setattr("flexconv.train.list_recipes", broken)
+    failed = call("recipes")
+    assert failed.code == 1
+    assert failed.out == ""
+    lines = failed.err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert any(line.strip() == 'raise error("a bug of ours")' for line in lines)
+    assert lines[-2].startswith(f"{error.__name__}: ")
+    assert "bug" in lines[-1]
+    assert "report" in lines[-1]
+
+
+def test_traceback_variable_raises_bugs_too(call, monkeypatch):
+    monkeypatch.setenv("FLEXCONV_TRACEBACK", "1")
     monkeypatch.setattr("flexconv.train.list_recipes", lambda: {}["bug"])
     with pytest.raises(KeyError):
         call("recipes")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ArgumentError("wrong"), 2),
+        (errors.ArgumentTypeError("wrong"), 2),
+        (errors.RunError("wrong"), 2),
+        (errors.MissingFileError("wrong"), 2),
+        (FileNotFoundError("wrong"), 2),
+        (errors.UsageError("wrong"), 1),
+        (errors.MissingPackageError("wrong"), 1),
+        (PermissionError("wrong"), 1),
+        (MissingDataError("wrong"), 1),
+        (DamagedDataError("wrong"), 1),
+        (MemoryError("wrong"), 1),
+        (torch.OutOfMemoryError("wrong\nwith advice"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_expected_error_is_one_line_with_its_exit_code(call, monkeypatch, error, code):
+    def fails():
+        raise error
+
+    monkeypatch.setattr("flexconv.train.list_recipes", fails)
+    assert_refused(call("recipes"), "wrong$", code=code)
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ("epochs=2026-13-45", "'epochs=2026-13-45' is not YAML"),
+        ("epochs=!!int x", "'epochs=!!int x' is not YAML"),
+        ("epochs=[", r"'epochs=\[' is not YAML"),
+        ("optim=adam", "optim must be a mapping.*'adam'"),
+        ("optim.betas=[0.9]", "optim.betas must be a list of 2"),
+        ("model.generator=[magnet]", r"generator \['magnet'\]"),
+        ("model.generator_options=3", "generator_options must be a mapping.*3"),
+        ("model.generator_options.hidden=x", "hidden must be an int.*'x'"),
+        ("model.mask_options=wide", "mask_options must be a mapping.*'wide'"),
+        ("model.algorithm=[fft]", r"algorithm \['fft'\]"),
+        ("model={name: flexnet3, generator: siren, generator_options: {omega_0: x}}", "omega_0 must be a number.*'x'"),
+        ("model={name: flexnet3, generator: mlp, generator_options: {activation: [relu]}}", r"activation \['relu'\]"),
+        ("data.options.root=x", "'digits' has no options; got 'root'"),
+        ("data={name: npz, options: {path: own.npz, test_share: null}}", "share to hold out.*None"),
+        ("data={name: folder, options: {path: ., mode: [grey]}}", r"mode \['grey'\]"),
+    ],
+)
+def test_wrong_value_in_a_recipe_is_one_line(call, tmp_path, change, pattern):
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((20, 1, 8, 8), np.uint8), labels=np.arange(20) % 2)
+    assert_refused(call("train", "digits", "--device", "cpu", "--set", change), pattern)
+
+
+def test_wrong_value_in_a_fit_recipe_is_one_line(call):
+    changes = ("--set", "target=gabor", "--set", "target_options={frequencies: [1, x]}")
+    assert_refused(call("fit", "fit-gabor", "--device", "cpu", *changes), r"frequencies must be.*\[1, 'x'\]")
+
+
+@pytest.mark.parametrize("content", ["- a list", "a: [", "when: 2026-13-45", "\xff", ""])
+def test_recipe_file_that_cannot_be_read_is_one_line(call, tmp_path, content):
+    (tmp_path / "mine.yaml").write_text(content, "latin-1")
+    assert_refused(call("train", "mine.yaml"), "mine.yaml (is not|must be)")
+
+
+def test_changed_files_of_a_run_are_one_line(call, finished, tmp_path):
+    run = shutil.copytree(finished / "tiny", tmp_path / "run")
+    (run / "results.json").write_text("[]")
+    assert_refused(call("train", "--resume", "run"), "results.json is damaged.*list")
+    config = json.loads((run / "weights" / "config.json").read_text())
+    for entry in ({"inputs": 3}, {"resampled": [1]}, {"config": {**config["config"], "generator": []}}):
+        (run / "weights" / "config.json").write_text(json.dumps({**config, **entry}))
+        assert_refused(call("inspect", "run"), "config.json")
+    (run / "recipe.yaml").write_text("kind: other")
+    assert_refused(call("inspect", "run"), "recipe.yaml cannot be used.*'other'")
 
 
 def test_ctrl_c_anywhere(call, monkeypatch):
@@ -377,7 +470,7 @@ def test_fit(call, finished, monkeypatch):
 
 def score(text):
     """Accuracy in per cent, count and loss of a printed line."""
-    accuracy, count, loss = re.search(r": ([\d.]+) % of ([\d,]+), loss ([\d.]+)", text).groups()
+    accuracy, count, loss = re.search(r": ([\d.]+) % of ([\d,]+)(?:, top-5 [\d.]+ %)?, loss ([\d.]+)", text).groups()
     return accuracy, int(count.replace(",", "")), loss
 
 

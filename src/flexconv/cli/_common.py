@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ except ImportError as error:
     raise SystemExit(f'the flexconv command needs {error.name}: pip install "flexconv[train]"') from error
 
 from .._arguments import unknown_name
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError, FlexConvError, RunError
 
 WIDE = 10_000  # columns of what is no terminal: nothing is wrapped there
 DEVICES = ("auto", "cpu", "cuda")
@@ -73,11 +74,13 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
 
-_UsageError: Any = typer.BadParameter.__base__  # of click, which typer has inside or beside it, by its version
+_ClickUsageError: Any = typer.BadParameter.__base__  # click is a dependency of typer, or vendored, by its version
+
+REPORT = "This is a bug in flexconv. Please report it with the command that you ran and the traceback above."
 
 
-class Stopped(Exception):  # noqa: N818  (it is no error)
-    """A signal ended the command; the message says how to go on."""
+class Stopped(Exception):  # noqa: N818  (it is not an error)
+    """A signal ended the command. The message says how to continue."""
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
@@ -85,58 +88,68 @@ class Stopped(Exception):  # noqa: N818  (it is no error)
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
-    """Run a command → its exit code: 0, 2 for what the user got wrong, 1 for what failed, 130 for Ctrl-C.
+    """Run a command and return its exit code.
 
-    What went wrong is said in one line on stderr; with FLEXCONV_TRACEBACK=1 in the environment the error is raised.
+    The code is 0 on success, 2 for a mistake in the command line, a recipe or a file name, 1 for a failure, and
+    128 + n after signal n (130 after Ctrl-C). A `FlexConvError` or an `OSError` is printed as one line on stderr. Any
+    other exception is a bug: its traceback is printed, and a request to report it. With FLEXCONV_TRACEBACK=1 in the
+    environment every exception is raised instead.
     """
     try:
         code = app(arguments, standalone_mode=False, prog_name="flexconv")
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Stopped as stopped:
-        _complain(str(stopped))
+        _print_error(str(stopped))
         return stopped.code
-    except _UsageError as error:
-        return _misused(error)
+    except _ClickUsageError as error:
+        return _report_misuse(error)
     except Exception as error:
         if os.environ.get("FLEXCONV_TRACEBACK"):
             raise
-        return _explain(error)
+        return _report(error)
     if code == 130:
-        _complain("stopped")
+        _print_error("stopped")
     return code if isinstance(code, int) else 0
 
 
-def _misused(error: Any) -> int:
-    """What click says about the command line."""
+def _report_misuse(error: Any) -> int:
+    """Print what click has to say about the command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
         say(error.ctx.get_help())
         return 0
     where = error.ctx.command_path if error.ctx is not None else "flexconv"
-    _complain(f"error: {error.format_message().rstrip('.')} ({where} --help)", red=True)
+    _print_error(f"error: {error.format_message().rstrip('.')} ({where} --help)", red=True)
     return 2
 
 
-def _explain(error: Exception) -> int:
-    """Say what went wrong, as far as we know it; raise what we do not know."""
+def _report(error: Exception) -> int:
+    """Print one line for an expected error, and the traceback of a bug. Returns the exit code."""
+    if _is_out_of_memory(error):
+        _print_error(f"error: out of memory: {str(error).partition(chr(10))[0]}", red=True)
+        return 1
+    if not isinstance(error, FlexConvError | OSError):
+        _print_error("".join(traceback.format_exception(error)).rstrip())
+        _print_error(REPORT, red=True)
+        return 1
+    _print_error(f"error: {error}", red=True)
+    return 2 if _is_mistake_of_user(error) else 1
+
+
+def _is_mistake_of_user(error: Exception) -> bool:
+    """Whether the user can mend the error on the command line or in a recipe, rather than on the machine or in data."""
     from ..data import DataError
 
-    known = (ValueError, TypeError, OSError, ImportError, RuntimeError, DataError)
-    if not isinstance(error, known):
-        raise error
-    _complain(f"error: {error}", red=True)
-    if isinstance(error, DataError):
-        return 1
-    return 2 if isinstance(error, ValueError | TypeError | FileNotFoundError) or _is_run_error(error) else 1
+    mistakes = (ArgumentError, ArgumentTypeError, FileNotFoundError, RunError)
+    return isinstance(error, mistakes) and not isinstance(error, DataError)
 
 
-def _is_run_error(error: Exception) -> bool:
-    if isinstance(error, ImportError):  # maybe of what is imported here
-        return False
-    from ..train import RunError
+def _is_out_of_memory(error: Exception) -> bool:
+    import torch
 
-    return isinstance(error, RunError)
+    # torch has no class of its own for a failed allocation on the CPU
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
-def _complain(text: str, *, red: bool = False) -> None:
+def _print_error(text: str, *, red: bool = False) -> None:
     errors.print(text, style="red" if red else None, highlight=False, markup=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from .._arguments import per_axis, unknown_name
+from .._arguments import check_name, per_axis
 from ..errors import ArgumentError
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError, MissingDataError
@@ -44,10 +44,8 @@ def _read(
     Of images: mode is "colour" or "grey"; image_size is what they are brought to (shape not kept), None: they must all
     have one size already. Of recordings: features are "waves" or "mfcc", 20 coefficients per channel every 1/160 s.
     """
-    if mode not in MODES:
-        unknown_name("mode", mode, MODES)
-    if features not in FEATURES:
-        unknown_name("features", features, FEATURES)
+    check_name("mode", mode, MODES)
+    check_name("features", features, FEATURES)
     folder = find(path, root)
     if (folder / "val").is_dir() and (folder / "validation").is_dir():
         raise MissingDataError(f"{folder}: has both val and validation; one of them is the validation part")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tupl
     Every class gives its share, rounded down or up. The draw is that of scikit-learn's
     `train_test_split(stratify=labels, random_state=seed)`, so that splits published that way come out the same.
     """
-    if not 0 < share < 1:
+    if not isinstance(share, Real) or not 0 < share < 1:
         raise ArgumentError(f"the share to hold out must lie between 0 and 1; got {share}")
     names, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     held = math.ceil(share * len(classes))

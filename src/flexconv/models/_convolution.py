@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._arguments import per_axis, unknown_name
+from .._arguments import check_name, per_axis, unknown_name
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
 
@@ -51,8 +51,7 @@ class ConvolutionFactory:
         kinds = CONVOLUTIONS if dims == 2 else CONVOLUTIONS[:2]
         if conv not in kinds:
             unknown_name(f"kind of {dims}D convolution", conv, kinds)
-        if generator not in GENERATORS:
-            unknown_name("generator", generator, GENERATORS)
+        check_name("generator", generator, GENERATORS)
         self.dims, self.conv, self.generator, self.algorithm = dims, conv, generator, algorithm
         self.generator_options = _known_options(
             f"option of the generator {generator!r}", generator_options, GENERATORS[generator]

@@ -75,5 +75,5 @@ class Inputs:
                 classes=tuple(map(str, entries["classes"])),
                 mfcc_rate=None if rate is None else int(rate),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"inputs must have size, scale, mean, std and classes; got {dict(entries)}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArgumentError(f"inputs must have size, scale, mean, std and classes; got {entries}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._arguments import as_options
 from .._fast.blocks import conv_norm_relu, count_batch, without_bias
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
@@ -72,8 +73,8 @@ class FlexNet(Model):
                 "widths": check_widths(widths),
                 "conv": conv,
                 "generator": generator,
-                "generator_options": dict(generator_options or {}),
-                "mask_options": dict(mask_options or {}),
+                "generator_options": as_options("generator_options", generator_options),
+                "mask_options": as_options("mask_options", mask_options),
                 "norm": norm,
                 "dropout": check_dropout(dropout),
                 "dropout_in": check_dropout(dropout_in, "dropout_in"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._arguments import positive_int, unknown_name
+from .._arguments import as_options, positive_int, unknown_name
 from .._fast.blocks import conv_norm_relu, count_batch, without_bias
 from ..errors import ArgumentError
 from ..nn import can_look, check_lengths, hide_padding
@@ -76,8 +76,8 @@ class FlexTCN(Model):
                 "widths": check_widths(widths),
                 "conv": conv,
                 "generator": generator,
-                "generator_options": dict(generator_options or {}),
-                "mask_options": dict(mask_options or {}),
+                "generator_options": as_options("generator_options", generator_options),
+                "mask_options": as_options("mask_options", mask_options),
                 "norm": norm,
                 "dropout": check_dropout(dropout),
                 "dropout_in": check_dropout(dropout_in, "dropout_in"),

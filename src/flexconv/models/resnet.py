@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._arguments import per_axis, positive_int, unknown_name
+from .._arguments import as_options, per_axis, positive_int, unknown_name
 from .._fast.blocks import conv_norm_relu, count_batch
 from ..errors import ArgumentError
 from ._base import Model
@@ -74,8 +74,8 @@ class CIFARResNet(Model):
                 "width": width,
                 "conv": conv,
                 "generator": generator,
-                "generator_options": dict(generator_options or {}),
-                "mask_options": dict(mask_options or {}),
+                "generator_options": as_options("generator_options", generator_options),
+                "mask_options": as_options("mask_options", mask_options),
                 "kernel_size": kernel_size,
                 "image_size": image_size,
                 "shortcut": shortcut,

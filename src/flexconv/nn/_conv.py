@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._arguments import per_axis, positive_int, unknown_name
+from .._arguments import check_name, per_axis, positive_int, unknown_name
 from .._context import autocast_enabled, no_autocast
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import (
@@ -80,8 +80,7 @@ class FlexConvNd(nn.Module):
         resolve_padding(padding, self.kernel_size, self.dilation)  # refuse now what would fail at the first forward
         if padding_mode not in PADDING_MODES:
             unknown_name("padding_mode", padding_mode, PADDING_MODES)
-        if algorithm != "auto" and algorithm not in ALGORITHMS:
-            unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
+        check_name("algorithm", algorithm, ["auto", *ALGORITHMS])
         self.padding_mode, self.algorithm = padding_mode, algorithm
         self.kernel_scale = 1.0
         self.resampled_axes: tuple[Axis, ...] | None = None  # another grid than that of the arguments

@@ -176,20 +176,22 @@ def _without(name: str, variant: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = _parse(path.read_text("utf-8"))
-    except import_yaml().YAMLError as error:
-        raise ArgumentError(f"{path.name} is not YAML: {_one_line(error)}") from error
+        text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path.name} is not text in UTF-8: {error}") from error
+    content = _parse(text, path.name)
     if not isinstance(content, dict):
         raise ArgumentError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
     return dict(content)
 
 
 @functools.lru_cache(maxsize=128)
-def _parse(text: str) -> Any:
-    """YAML is slow to read, and bases are read again and again. Nobody changes what comes out."""
-    return import_yaml().safe_load(text)
+def _parse(text: str, what: str) -> Any:
+    """Read YAML. The result is cached, as it is slow and bases are read again and again: do not change it in place."""
+    try:
+        return import_yaml().safe_load(text)
+    except (import_yaml().YAMLError, ValueError, AttributeError) as error:  # the last two: a date in month 13
+        raise ArgumentError(f"{what} is not YAML: {_one_line(error)}") from error
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -197,10 +199,7 @@ def parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ArgumentError(f"a change to a recipe is written key=value, as in optim.lr=0.001; got {text!r}")
-    try:
-        leaf = import_yaml().safe_load(value)
-    except import_yaml().YAMLError as error:
-        raise ArgumentError(f"the value in {text!r} is not YAML: {_one_line(error)}") from error
+    leaf = _parse(value, f"the value in {text!r}")
     if isinstance(leaf, str):
         with contextlib.suppress(ValueError):  # YAML reads 1e-3 as text
             leaf = float(leaf)

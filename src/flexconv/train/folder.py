@@ -21,13 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from .._files import write_atomically
-from ..errors import UsageError
+from ..errors import FlexConvError, RunError
 from ._read import _read, build_recipe, import_yaml, plain
 from .recipe import AnyRecipe
-
-
-class RunError(UsageError):
-    """A run folder that cannot be used as asked."""
 
 
 class RunFolder:
@@ -62,7 +58,7 @@ class RunFolder:
             raise RunError(f"{self.path} is no run: it has no {self._recipe.name}")
         try:
             return build_recipe(_read(self._recipe))
-        except (ValueError, TypeError) as error:
+        except FlexConvError as error:
             raise RunError(f"{self._recipe} cannot be used: {error}") from error
 
     def write_results(self, results: Mapping[str, Any]) -> None:
@@ -72,9 +68,12 @@ class RunFolder:
         if not self.finished:
             raise RunError(f"{self.path} has no results yet: the run is not finished")
         try:
-            return json.loads(self.results.read_text("utf-8"))
+            results = json.loads(self.results.read_text("utf-8"))
         except ValueError as error:
             raise RunError(f"{self.results} is damaged: {error}") from error
+        if not isinstance(results, dict):
+            raise RunError(f"{self.results} is damaged: it must hold a JSON object; got {type(results).__name__}")
+        return results
 
     def append_metrics(self, record: Mapping[str, Any]) -> int:
         """Add a line; returns the size of the file, which is where a resumed run cuts it off."""

@@ -243,6 +243,7 @@ def leave_processes(fabric: Fabric) -> None:
 def load_data(recipe: Recipe) -> DataSplits:
     """The data set of a recipe, split and prepared as it says."""
     settings = recipe.data
+    datasets.check_options(settings.name, dict(settings.options))  # `root` and others are arguments of `load`
     data = datasets.load(
         settings.name,
         root=settings.root,

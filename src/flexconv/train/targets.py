@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import data as datasets
-from .._arguments import per_axis, positive, positive_int, unknown_name
+from .._arguments import check_name, per_axis, per_axis_floats, positive, positive_int, unknown_name
 from ..data import DamagedDataError, MissingDataError, data_root, read_picture, resize_images
 from ..errors import ArgumentError, ArgumentTypeError
 
@@ -70,9 +70,11 @@ def gabor(
     """
     x = torch.linspace(-1.0, 1.0, positive_int("size", size), dtype=torch.float64)
     envelope = torch.exp(-(x**2) / (2 * positive("width", width) ** 2))
-    lines = [torch.sin(float(f) * x) * envelope for f in _listed("frequencies", frequencies)]
+    numbers = _listed("frequencies", frequencies)
+    numbers = per_axis_floats("frequencies", numbers, len(numbers))
+    lines = [torch.sin(f * x) * envelope for f in numbers]
     values = torch.stack([line[:, None] * line for line in lines])[:, None]
-    return Targets(tuple(f"gabor-{f:g}" for f in _listed("frequencies", frequencies)), values.float(), pictures=False)
+    return Targets(tuple(f"gabor-{f:g}" for f in numbers), values.float(), pictures=False)
 
 
 def random(root: Path, *, size: int = 33, seed: int | None = None) -> Targets:
@@ -134,8 +136,7 @@ def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # no
 
 def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
     """An image file of your own, in "colour" or "grey", as it is or brought to `size` (height, width)."""
-    if mode not in MODES:
-        unknown_name("mode", mode, MODES)
+    check_name("mode", mode, MODES)
     return Targets((path.stem,), _pixels(read_picture(path, mode=MODES[mode])[None], size), pictures=True)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..._arguments import positive_int, unknown_name
+from ..._arguments import check_name, positive_int, unknown_name
 from ._base import KernelGenerator
 from ._linear import Affine
 
@@ -40,8 +40,7 @@ class MLP(KernelGenerator):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dims, channels)
-        if activation not in ACTIVATIONS:
-            unknown_name("activation", activation, ACTIVATIONS)
+        check_name("activation", activation, ACTIVATIONS)
         if norm is not None and norm not in NORMS:
             unknown_name("norm", norm, NORMS)
         self.activation, self.norm = activation, norm

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from numbers import Real
 
 import torch
 from torch import nn
 
 from ..._arguments import positive_int
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ArgumentTypeError
 from ._base import KernelGenerator
 from ._linear import Affine
 
@@ -45,6 +46,8 @@ class SIREN(KernelGenerator):
             raise ArgumentError(
                 f"a {type(self).__name__} needs at least 2 linear maps, or it has no sine; got {layers=}"
             )
+        if not isinstance(omega_0, Real):
+            raise ArgumentTypeError(f"omega_0 must be a number; got {omega_0!r}")
         if omega_0 == 0 or not math.isfinite(omega_0):
             raise ArgumentError(f"omega_0 must be finite and not 0, as weights are drawn ∝ 1/omega_0; got {omega_0}")
         self.initial_omega_0, self.learn_omega_0 = float(omega_0), learn_omega_0
