@@ -1,4 +1,4 @@
-"""Weights of the authors' code give the numbers of the authors' code."""
+"""`from_authors`: weights of the authors' code reproduce the outputs of the authors' code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..conftest import GOLDEN, relative_error
 
 KERNELS = sorted(path.stem for path in GOLDEN.glob("kernel_*.npz"))
 LAYERS = sorted(path.stem for path in GOLDEN.glob("flexconv_*.npz"))
-NETWORKS = {  # the horizon and the generator of each
+NETWORKS = {  # horizon and generator
     "net_flexnet3": {"kernel_size": 9},
     "net_flexnet3_penalty": {"kernel_size": 9},
     "net_flextcn2_spatial": {"kernel_size": 48},
@@ -45,7 +45,7 @@ def load(file, name, dtype=np.float64, **options):
 
 
 def gradient(module, name, names):
-    """The gradient of what the authors call `name`."""
+    """The gradient of the parameter that the authors call `name`."""
     generator = module.generator if name.startswith("Kernel.") else module
     name = name.removeprefix("Kernel.")
     if name == "mask_params":
@@ -63,14 +63,14 @@ def gradient(module, name, names):
     return getattr(module, name).grad
 
 
-def assert_gradients_are_the_authors(module, file, tolerance):
+def assert_gradients_match(module, file, tolerance):
     names = [key[2:] for key in file.arrays if key.startswith("g/") and key != "g/in_x"]
     assert sum(file[f"g/{name}"].numel() for name in names) == sum(p.numel() for p in module.parameters())
     largest = max(file[f"g/{name}"].norm() for name in names)
     for name in names:
         truth = file[f"g/{name}"]
         ours = gradient(module, name, names).reshape(truth.shape)
-        if name.endswith("weight_v") and truth[0].numel() == 1:  # a direction in 1D cannot turn
+        if name.endswith("weight_v") and truth[0].numel() == 1:  # in 1D, the gradient of a direction is 0
             assert ours.norm() < 1e-12 * largest
         else:
             assert relative_error(ours, truth) < tolerance, name
@@ -80,27 +80,27 @@ def assert_gradients_are_the_authors(module, file, tolerance):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_generators_and_their_gradients_are_the_authors(golden, name):
+def test_generators_and_their_gradients_match(golden, name):
     file = golden(name)
     net = load(file, name)
     assert not net.training
     kernel = net(file["in/grid"])
     assert relative_error(kernel, file["out/kernel"]) < 1e-9
     (kernel * file["in/cotangent"]).sum().backward()
-    assert_gradients_are_the_authors(net, file, 1e-9)
+    assert_gradients_match(net, file, 1e-9)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_generators_in_float32_are_the_authors(golden, name):
+def test_generators_in_float32_match(golden, name):
     file = golden(name)
     net = load(file, name, np.float32)
     kernel = net(file["in/grid"].float())
     assert kernel.dtype == torch.float32
-    tolerance = 5e-5 if "weightnorm" in name else 1e-5  # arguments of sines reach 125 rad there
+    tolerance = 5e-5 if "weightnorm" in name else 1e-5  # where the arguments of sines reach 125 rad
     assert relative_error(kernel, file["out/kernel"]) < tolerance
 
 
-def test_every_generator_is_the_kind_it_was(golden):
+def test_generators_have_the_right_class(golden):
     kinds = {"kernel_magnet_2d": MAGNet, "kernel_gabor_2d": GaborNet, "kernel_fourier_1d": FourierNet}
     kinds["kernel_nsiren_2d"] = NSIREN
     for name, kind in kinds.items():
@@ -112,7 +112,7 @@ def test_every_generator_is_the_kind_it_was(golden):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_and_their_gradients_are_the_authors(golden, name):
+def test_layers_and_their_gradients_match(golden, name):
     file = golden(name)
     layer = load(file, name)
     assert isinstance(layer, FlexConv1d if "_1d_" in name else FlexConv2d)
@@ -125,11 +125,11 @@ def test_layers_and_their_gradients_are_the_authors(golden, name):
     assert relative_error(y, file["out/y"]) < tolerance
     (y * file["in/cotangent"]).sum().backward()
     assert relative_error(x.grad, file["g/in_x"]) < tolerance
-    assert_gradients_are_the_authors(layer, file, tolerance)
+    assert_gradients_match(layer, file, tolerance)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_in_float32_are_the_authors(golden, name):
+def test_layers_in_float32_match(golden, name):
     file = golden(name)
     layer = load(file, name, np.float32)
     assert relative_error(layer.kernel(), file["out/kernel_masked"]) < 1e-5
@@ -138,7 +138,7 @@ def test_layers_in_float32_are_the_authors(golden, name):
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 @pytest.mark.parametrize("name", ["flexconv_1d_spatial_crop", "flexconv_2d_res1", "flexconv_2d_nocrop"])
-def test_either_algorithm_gives_the_authors_spatial_result(golden, name, algorithm):
+def test_both_algorithms_match_the_authors_spatial_convolution(golden, name, algorithm):
     file = golden(name)
     layer = load(file, name)
     layer.algorithm = algorithm
@@ -151,14 +151,14 @@ def test_sampling_scale_multiplies_the_kernel(golden):
     assert relative_error(layer.kernel(), file["out/kernel_masked"] / 4) < 1e-12
 
 
-def test_cropping_can_be_switched_off(golden):
+def test_cropping_can_be_disabled(golden):
     cropped, whole = (load(golden("flexconv_2d_res1"), "flexconv_2d_res1", cropping=c) for c in (True, False))
     assert cropped.extent == (5, 5)
     assert whole.extent == (9, 9)
     torch.testing.assert_close(whole.kernel()[..., 2:7, 2:7], cropped.kernel())
 
 
-def test_without_mask_params_the_layer_has_no_mask(golden):
+def test_layer_without_mask_params_has_no_mask(golden):
     state = golden("flexconv_1d_spatial_crop").state
     del state["mask_params"]
     layer = from_authors(state, kernel_size=64)
@@ -166,7 +166,7 @@ def test_without_mask_params_the_layer_has_no_mask(golden):
     assert layer.kernel().shape == (4, 3, 64)
 
 
-def test_states_may_be_tensors_and_are_copied(golden):
+def test_state_of_tensors_is_copied(golden):
     file = golden("flexconv_1d_spatial_crop")
     state = {name: torch.tensor(value) for name, value in file.state.items()}
     kept = {name: value.clone() for name, value in state.items()}
@@ -178,19 +178,19 @@ def test_states_may_be_tensors_and_are_copied(golden):
     assert all(torch.equal(state[name], kept[name]) for name in kept)
 
 
-def test_states_may_hold_parameters(golden):
+def test_state_may_contain_parameters(golden):
     file = golden("kernel_magnet_1d")
     state = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in file.state.items()}
     assert relative_error(from_authors(state, kernel_size=9)(file["in/grid"]), file["out/kernel"]) < 1e-9
 
 
-def test_what_the_authors_cache_in_a_layer_is_left_out(golden):
+def test_ignores_buffers_that_the_authors_layers_cache(golden):
     file = golden("flexconv_1d_spatial_crop")
     state = file.state | {"train_length": np.array([64]), "conv_kernel": np.zeros((4, 3, 14))}
     assert relative_error(from_authors(state, kernel_size=64).kernel(), file["out/kernel_masked"]) < 1e-9
 
 
-def test_a_layer_reads_the_published_mask(golden):
+def test_reads_the_mask_of_a_layer(golden):
     mask = load(golden("flexconv_2d_nocrop"), "flexconv_2d_nocrop").mask
     assert isinstance(mask, GaussianMask)
     assert (mask.form, mask.threshold) == ("authors", 0.1)
@@ -202,7 +202,7 @@ def test_a_layer_reads_the_published_mask(golden):
 
 
 @pytest.mark.parametrize("size", [15, 33])
-def test_jets_are_those_of_the_public_formula(golden, size):
+def test_njets_match(golden, size):
     file = golden("njet")
     layer = from_authors(file.state, kernel_size=size)
     assert isinstance(layer.generator, NJet)
@@ -215,7 +215,7 @@ def test_jets_are_those_of_the_public_formula(golden, size):
     assert relative_error(layer.kernel(), file["out/filters_sigma_x2"]) < 1e-9
 
 
-def test_jets_in_float32_are_those_of_the_public_formula(golden):
+def test_njets_in_float32_match(golden):
     file = golden("njet")
     state = {name: value.astype(np.float32) for name, value in file.state.items()}
     layer = from_authors(state, kernel_size=33)
@@ -227,7 +227,7 @@ def test_jets_in_float32_are_those_of_the_public_formula(golden):
 
 
 def our_name(name):
-    """What we call the module that is `name` in the authors' networks."""
+    """Our name of the module that the authors call `name`."""
     for theirs, ours in (
         (r"^cconv1", "stem"),
         (r"^norm1", "stem_norm"),
@@ -253,7 +253,7 @@ def split_name(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_give_the_authors_logits(golden, name):
+def test_logits_of_networks_match(golden, name):
     file = golden(name)
     model = from_authors(file.state, **NETWORKS[name])
     assert isinstance(model, FlexNet if "flexnet" in name else FlexTCN)
@@ -263,7 +263,7 @@ def test_networks_give_the_authors_logits(golden, name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_in_float32_give_the_authors_logits(golden, name):
+def test_logits_of_networks_in_float32_match(golden, name):
     file = golden(name)
     state = {key: value.astype(np.float32) for key, value in file.state.items()}
     logits = from_authors(state, **NETWORKS[name])(file["in/x"].float())
@@ -273,7 +273,7 @@ def test_networks_in_float32_give_the_authors_logits(golden, name):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_gradients_of_networks_are_the_authors(golden, name):
+def test_gradients_of_networks_match(golden, name):
     file = golden(name)
     model = from_authors(file.state, **NETWORKS[name]).train()
     logits = model(file["in/x"])
@@ -290,13 +290,13 @@ def test_gradients_of_networks_are_the_authors(golden, name):
         assert (ours - truth).norm() < TOLERANCE[name] * (truth.norm() + 1e-6 * largest), each
 
 
-# the penalty of the authors is computed in float32
+# the authors compute the penalty in float32
 TOLERANCE = {"net_flexnet3": 1e-8, "net_flexnet3_penalty": 1e-5, "net_flextcn2_spatial": 1e-8}
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_networks_train_as_the_authors_do(golden, name):
-    """Four steps of Adam: the losses on the way, and where the masks are afterwards."""
+def test_training_of_networks_matches(golden, name):
+    """The losses of four Adam steps, and the masks after them."""
     file = golden(name)
     model = from_authors(file.state, **NETWORKS[name]).train()
     masks = [p for key, p in model.named_parameters() if ".mask." in key]
@@ -319,7 +319,7 @@ def test_networks_train_as_the_authors_do(golden, name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_config_of_a_network_makes_it_again(golden, name):
+def test_config_recreates_the_network(golden, name):
     model = from_authors(golden(name).state, **NETWORKS[name])
     twin = type(model)(**model.config).double().eval()
     twin.load_state_dict(model.state_dict())
@@ -331,8 +331,8 @@ def test_the_config_of_a_network_makes_it_again(golden, name):
         assert model.config["mask_options"] == {"form": "authors", "threshold": 0.1}
 
 
-def test_networks_saved_from_several_gpus_or_after_a_forward(golden):
-    """Names behind `module.`, and what their layers keep in buffers."""
+def test_reads_networks_saved_from_data_parallel_or_after_a_forward(golden):
+    """Names start with `module.`, and layers have additional buffers."""
     file = golden("net_flextcn2_spatial")
     state = {f"module.{name}": value for name, value in file.state.items()}
     state["module.backbone.0.cconv1.train_length"] = np.array([48])
@@ -344,7 +344,7 @@ def test_networks_saved_from_several_gpus_or_after_a_forward(golden):
     assert model.blocks[0].norm2.num_batches_tracked == 0
 
 
-def test_networks_at_another_resolution_and_without_cropping(golden):
+def test_network_with_sampling_scale_and_without_cropping(golden):
     state = golden("net_flexnet3").state
     model = from_authors(state, kernel_size=17, sampling_scale=0.25, cropping=False)
     assert set(refresh_extents(model).values()) == {(17, 17)}
@@ -352,7 +352,7 @@ def test_networks_at_another_resolution_and_without_cropping(golden):
 
 
 def authors_state(model, names):
-    """The state of a network of ours without generators, under the authors' names."""
+    """The state of one of our networks without generators, under the authors' names."""
     state = {}
     for name, value in model.state_dict().items():
         for ours, theirs in names.items():
@@ -361,7 +361,7 @@ def authors_state(model, names):
     return state
 
 
-def test_flexnets_of_plain_convolutions():
+def test_flexnet_with_plain_convolutions():
     model = create_model("flexnet7_conv3", in_channels=2, num_classes=3, widths=[4, 6], dropout=0.0).eval()
     names = {
         "^stem_norm": "norm1",
@@ -377,7 +377,7 @@ def test_flexnets_of_plain_convolutions():
 
 
 @pytest.mark.parametrize("shortcut", ["pad", "conv"])
-def test_cifar_resnets(shortcut):
+def test_cifar_resnet(shortcut):
     model = create_model("cifar_resnet20", in_channels=3, num_classes=5, shortcut=shortcut).eval()
     blocks = {rf"^blocks\.{i}\.": f"layer{i // 3 + 1}.{i % 3}." for i in range(9)}
     names = {"^stem_norm": "bn1", "^stem": "conv1", **blocks, r"\.norm": ".bn", "^head": "linear"}
@@ -388,7 +388,7 @@ def test_cifar_resnets(shortcut):
     assert theirs.config == {**model.config, "kernel_size": [3, 3]}
 
 
-def test_flexnets_of_jets(golden):
+def test_flexnet_with_njets(golden):
     jets = {}
     for name, (inputs, outputs) in {"cconv1": (2, 4), "blocks.0.cconv1": (4, 4), "blocks.0.cconv2": (4, 4)}.items():
         jets |= {f"{name}.alphas": np.random.RandomState(0).randn(15, inputs, outputs), f"{name}.scales": np.zeros(1)}
@@ -411,23 +411,23 @@ def test_flexnets_of_jets(golden):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"blocks.1.norm2.running_var": None}, r"the state lacks blocks\.1\.norm2\.running_var"),
-        ({"out_layer.weight": None}, r"the state lacks out_layer\.weight"),
-        ({"norm1.bias": None}, r"the state lacks norm1\.bias"),
-        ({"blocks.2.cconv1.bias": None}, r"the state lacks blocks\.2\.cconv1\.bias"),
-        ({"blocks.2.cconv1.mask_params": None}, r"blocks\.2\.conv1 must be like the first convolution"),
-        ({"surplus": (3,)}, "no part of this module: surplus"),
-        ({"blocks.3.norm1.bias": (3,)}, r"the state has nothing of blocks\.3\.cconv1"),
+        ({"blocks.1.norm2.running_var": None}, r"no blocks\.1\.norm2\.running_var"),
+        ({"out_layer.weight": None}, r"no out_layer\.weight"),
+        ({"norm1.bias": None}, r"no norm1\.bias"),
+        ({"blocks.2.cconv1.bias": None}, r"no blocks\.2\.cconv1\.bias"),
+        ({"blocks.2.cconv1.mask_params": None}, r"blocks\.2\.conv1 .*first convolution"),
+        ({"surplus": (3,)}, "unexpected names: surplus"),
+        ({"blocks.3.norm1.bias": (3,)}, r"no tensors for blocks\.3\.cconv1"),
         ({"blocks.0.cconv2.Kernel.filters.0.surplus": (3,)}, r"blocks\.0\.cconv2: .*filters\.0\.surplus"),
         (
             {"blocks.1.shortcut.0.weight": (6, 5, 1, 1)},
-            r"blocks\.1\.shortcut\.0\.weight must have shape \(6, 4, 1, 1\)",
+            r"blocks\.1\.shortcut\.0\.weight .*\(6, 4, 1, 1\)",
         ),
-        ({"out_layer.bias": (9,)}, r"out_layer\.bias must have shape \(10,\); the state has \(9,\)"),
-        ({"blocks.0.norm1.weight": (5,)}, r"blocks\.0\.norm1\.weight must have shape \(4,\)"),
+        ({"out_layer.bias": (9,)}, r"out_layer\.bias .*\(10,\).*\(9,\)"),
+        ({"blocks.0.norm1.weight": (5,)}, r"blocks\.0\.norm1\.weight .*\(4,\)"),
     ],
 )
-def test_states_that_are_no_network_are_refused_by_name(golden, change, message):
+def test_error_names_the_tensor_that_does_not_fit_a_network(golden, change, message):
     state = golden("net_flexnet3").state
     for name, shape in change.items():
         if shape is None:
@@ -438,49 +438,49 @@ def test_states_that_are_no_network_are_refused_by_name(golden, change, message)
         from_authors(state, kernel_size=9)
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("magnets", "magnet"), ("sirn", "siren"), ("fourrier", "fourier")])
-def test_an_unknown_generator_gets_a_suggestion(golden, name, nearest):
-    with pytest.raises(ValueError, match=f"unknown generator '{name}'.*did you mean '{nearest}'"):
+def test_unknown_generator_gets_a_suggestion(golden, name, nearest):
+    with pytest.raises(ValueError, match=f"generator '{name}'.*did you mean '{nearest}'"):
         from_authors(golden("kernel_magnet_1d").state, kernel_size=9, generator=name)
 
 
 @pytest.mark.parametrize("name", ["kernel_magnet_1d", "kernel_siren_2d", "flexconv_2d_siren", "flexconv_1d_fft_full"])
-def test_names_that_belong_nowhere_are_refused(golden, name):
+def test_error_names_unexpected_tensors(golden, name):
     prefix = "Kernel." if name.startswith("flexconv") else ""
     extra = "kernel_net.0.surplus" if "siren" in name else "filters.0.surplus"
     file = golden(name)
     file.arrays[f"p/{prefix}{extra}"] = np.zeros(3)
-    with pytest.raises(ValueError, match=f"names that belong to no part of this module: {extra}"):
+    with pytest.raises(ValueError, match=f"unexpected names: {extra}"):
         load(file, name)
 
 
-def test_names_beside_those_of_a_layer_are_refused(golden):
+def test_error_names_unexpected_tensors_beside_a_layer(golden):
     state = golden("flexconv_2d_res1").state | {"another.weight": np.zeros(3), "a.bias": np.zeros(1)}
-    with pytest.raises(ValueError, match=r"no part of this module: a\.bias, another\.weight"):
+    with pytest.raises(ValueError, match=r"unexpected names: a\.bias, another\.weight"):
         from_authors(state, kernel_size=9)
 
 
-def test_names_beside_those_of_a_jet_are_refused(golden):
-    with pytest.raises(ValueError, match="no part of this module: bias"):
+def test_error_names_unexpected_tensors_beside_an_njet(golden):
+    with pytest.raises(ValueError, match="unexpected names: bias"):
         from_authors(golden("njet").state | {"bias": np.zeros(4)}, kernel_size=33)
 
 
 @pytest.mark.parametrize(
     ("name", "key", "shape", "message"),
     [
-        ("kernel_magnet_2d", "output_linear.bias", (5,), r"bias of Affine has shape \(6,\); the state has \(5,\)"),
-        ("kernel_siren_1d", "kernel_net.2.weight", (8, 7, 1), r"weight of Affine has shape \(8, 8\)"),
+        ("kernel_magnet_2d", "output_linear.bias", (5,), r"bias of Affine .*\(6,\).*\(5,\)"),
+        ("kernel_siren_1d", "kernel_net.2.weight", (8, 7, 1), r"weight of Affine .*\(8, 8\)"),
         ("kernel_siren_1d", "kernel_net.2.omega_0", (2,), "omega_0"),
-        ("kernel_magnet_2d", "linear.1.weight", (8, 7, 1, 1), "linear.1.weight|mix_weight"),
-        ("kernel_magnet_2d", "filters.2.mu", (7, 2), "filters.2.mu|mu of"),
-        ("flexconv_2d_res1", "mask_params", (1, 2), r"mean of GaussianMask has shape \(2,\); the state has \(1,\)"),
-        ("njet", "scales", (2,), r"scale of NJet has shape \(1,\); the state has \(2,\)"),
+        ("kernel_magnet_2d", "linear.1.weight", (8, 7, 1, 1), r"mix_weight .*\(8, 7\)"),
+        ("kernel_magnet_2d", "filters.2.mu", (7, 2), r"mu .*\(7, 2\)"),
+        ("flexconv_2d_res1", "mask_params", (1, 2), r"mean of GaussianMask .*\(2,\).*\(1,\)"),
+        ("njet", "scales", (2,), r"scale of NJet .*\(1,\).*\(2,\)"),
     ],
 )
-def test_wrong_shapes_are_refused(golden, name, key, shape, message):
+def test_error_names_wrong_shapes(golden, name, key, shape, message):
     file = golden(name)
     prefix = "b" if key.endswith("omega_0") else "p"
     assert f"{prefix}/{key}" in file
@@ -490,37 +490,37 @@ def test_wrong_shapes_are_refused(golden, name, key, shape, message):
 
 
 @pytest.mark.parametrize("key", ["bias", "Kernel.linear.0.bias", "Kernel.filters.0.gamma", "Kernel.filters.2.mu"])
-def test_what_a_layer_lacks_is_named(golden, key):
+def test_error_names_a_missing_tensor_of_a_layer(golden, key):
     state = {name: value for name, value in golden("flexconv_2d_res1").state.items() if name != key}
-    with pytest.raises(ValueError, match=f"^the state lacks {re.escape(key)}$"):
+    with pytest.raises(ValueError, match=f"no {re.escape(key)}$"):
         from_authors(state, kernel_size=9)
 
 
-def test_a_layer_of_three_axes_is_refused(golden):
+def test_error_for_a_layer_with_three_axes(golden):
     state = golden("flexconv_2d_res1").state
     for name in [name for name in state if re.fullmatch(r"Kernel\.filters\.\d\.(linear\.weight|mu|gamma)", name)]:
         state[name] = np.concatenate([state[name], state[name][:, :1]], 1)
-    with pytest.raises(ValueError, match="their layers have 1 or 2 axes; the kernel of this state has 3"):
+    with pytest.raises(ValueError, match=r"1 or 2 axes.*has 3"):
         from_authors(state, kernel_size=9)
 
 
 @pytest.mark.parametrize(
     ("name", "generator", "message"),
     [
-        ("kernel_fourier_2d", "magnet", r"the state lacks filters\.0\.mu"),
-        ("kernel_fourier_2d", "gabor", r"the state lacks filters\.0\.mu"),
-        ("kernel_magnet_2d", "fourier", r"no part of this module: filters\.0\.gamma"),
-        ("kernel_mlp_relu_nonorm_2d", "siren", r"the state lacks kernel_net\.0\.omega_0"),
-        ("kernel_siren_2d", "mlp", r"no part of this module: kernel_net\.0\.omega_0"),
+        ("kernel_fourier_2d", "magnet", r"no filters\.0\.mu"),
+        ("kernel_fourier_2d", "gabor", r"no filters\.0\.mu"),
+        ("kernel_magnet_2d", "fourier", r"unexpected names: filters\.0\.gamma"),
+        ("kernel_mlp_relu_nonorm_2d", "siren", r"no kernel_net\.0\.omega_0"),
+        ("kernel_siren_2d", "mlp", r"unexpected names: kernel_net\.0\.omega_0"),
     ],
 )
-def test_a_relative_of_the_generator_is_refused_not_filled_with_random_numbers(golden, name, generator, message):
+def test_similar_generator_is_an_error_and_not_partly_initialised(golden, name, generator, message):
     with pytest.raises(ValueError, match=message):
         from_authors(golden(name).state, kernel_size=9, generator=generator)
 
 
-def test_an_anisotropic_state_is_no_gabor_network(golden):
-    with pytest.raises(ValueError, match=r"gamma of GaborNet has shape \(4, 8, 1\); the state has \(4, 8, 2\)"):
+def test_anisotropic_gamma_does_not_fit_a_gabor_network(golden):
+    with pytest.raises(ValueError, match=r"gamma of GaborNet .*\(4, 8, 1\).*\(4, 8, 2\)"):
         from_authors(golden("kernel_magnet_2d").state, kernel_size=9, generator="gabor")
 
 
@@ -528,7 +528,7 @@ def test_an_anisotropic_state_is_no_gabor_network(golden):
     ("name", "generator"),
     [("kernel_magnet_2d", "siren"), ("kernel_magnet_2d", "mlp"), ("kernel_siren_1d", "magnet")],
 )
-def test_a_state_of_another_generator_is_refused_by_name(golden, name, generator):
+def test_state_of_another_generator_is_an_error(golden, name, generator):
     with pytest.raises(ValueError, match=f"'{generator}'"):
         from_authors(golden(name).state, kernel_size=9, generator=generator)
 
@@ -536,7 +536,7 @@ def test_a_state_of_another_generator_is_refused_by_name(golden, name, generator
 @pytest.mark.parametrize(
     ("name", "missing"), [("kernel_magnet_2d", "linear.1.bias"), ("flexconv_2d_res1", "bias"), ("njet", "scales")]
 )
-def test_a_missing_name_is_named(golden, name, missing):
+def test_error_names_a_missing_tensor(golden, name, missing):
     state = golden(name).state
     del state[missing]
     with pytest.raises((ValueError, KeyError), match=missing):

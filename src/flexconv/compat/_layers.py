@@ -1,6 +1,6 @@
-"""Layers and generators from states in the names of the authors' code; networks of them: `compat.py`.
+"""Read layers and generators of the authors' code.
 
-Whatever is read is taken out of the state, so that what is left over shows.
+Every tensor that is read is removed from the state. Tensors that remain at the end are an error, see `check_all_used`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def read_layer(
     sampling_scale: float,
     cropping: bool,
 ) -> FlexConv1d | FlexConv2d:
+    """A FlexConv, CKConv or N-Jet layer; the arguments are those of `from_authors`."""
     if "alphas" in tensors:
         return _read_njet(tensors, kernel_size)
     prefix = "Kernel."
@@ -47,11 +48,11 @@ def read_layer(
     except KeyError as error:
         raise KeyError(f"{prefix}{error.args[0]}") from error
     if kernel.dims not in _LAYERS:
-        raise ArgumentError(f"their layers have 1 or 2 axes; the kernel of this state has {kernel.dims}")
+        raise ArgumentError(f"the authors' layers have 1 or 2 axes; the kernel of this state has {kernel.dims}")
     mask_params, bias = tensors.pop("mask_params", None), tensors.pop("bias")
-    for name in ("train_length", "conv_kernel"):  # the horizon they saw, and a cached kernel
+    for name in ("train_length", "conv_kernel"):  # buffers: the horizon during training, and a cached kernel
         tensors.pop(name, None)
-    refuse_rest(tensors)
+    check_all_used(tensors)
     mask = None
     if mask_params is not None:
         mask = GaussianMask(
@@ -72,12 +73,12 @@ def read_layer(
     return layer
 
 
-def read_plain(state: dict[str, torch.Tensor]) -> torch.nn.Conv2d:
+def read_plain_conv(state: dict[str, torch.Tensor]) -> torch.nn.Conv2d:
     weight, bias = state.pop("weight"), state.pop("bias", None)
-    refuse_rest(state)
+    check_all_used(state)
     if weight.ndim != 4:
         raise ArgumentError(
-            f"weight of a plain convolution must be [out, in, height, width]; got {tuple(weight.shape)}"
+            f"the weight of a plain convolution must have shape [out, in, height, width]; got {tuple(weight.shape)}"
         )
     out_channels, in_channels, *size = weight.shape
     conv = torch.nn.Conv2d(in_channels, out_channels, tuple(size), bias=bias is not None, dtype=weight.dtype)  # type: ignore[arg-type]
@@ -86,6 +87,7 @@ def read_plain(state: dict[str, torch.Tensor]) -> torch.nn.Conv2d:
 
 
 def _read_mfn(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> KernelGenerator:
+    """MAGNet, GaborNet and FourierNet: `filters.i.…`, `linear.i.…` and `output_linear.…`."""
     layers = len([name for name in state if re.fullmatch(r"linear\.\d+\.weight", name)])
     filters = range(layers + 1)
     hidden, dims = state["filters.0.linear.weight"].shape[:2]
@@ -103,12 +105,12 @@ def _read_mfn(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> Kerne
         if getattr(net, name, None) is not None:
             _assign(net, **{name: _stack(name, [state.pop(f"filters.{i}.{name}") for i in filters])})
     _assign(net.output, weight=_matrix(state.pop("output_linear.weight")), bias=state.pop("output_linear.bias"))
-    refuse_rest(state)
+    check_all_used(state)
     return net
 
 
 def _read_perceptron(state: dict[str, torch.Tensor], make: Callable[..., Any]) -> KernelGenerator:
-    """SIREN, NSIREN and MLP: `kernel_net.i.…`, where i counts activations (and norms) too."""
+    """SIREN, NSIREN and MLP: `kernel_net.i.…`, where i also counts activations and norms."""
     indices = sorted({int(name.split(".")[1]) for name in state})
     maps = [i for i in indices if f"kernel_net.{i}.bias" in state]
     weight_norm = f"kernel_net.{maps[0]}.weight_v" in state
@@ -124,12 +126,12 @@ def _read_perceptron(state: dict[str, torch.Tensor], make: Callable[..., Any]) -
         omegas = [state.pop(f"kernel_net.{i}.omega_0") for i in maps[:-1]]
         _assign(net, omega_0=_stack("omega_0", [omega.reshape(-1) for omega in omegas]).squeeze(-1))
         net.initial_omega_0 = float(omegas[0])
-    refuse_rest(state)
+    check_all_used(state)
     return net
 
 
 def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int]) -> FlexConv2d:
-    """Their [derivative, in, out] weights; derivatives (i, j) listed with i rising and j falling."""
+    """The authors' weights are [derivative, in, out], with derivatives (i, j) in order of rising i and falling j."""
     alphas = state.pop("alphas")
     count, in_channels, out_channels = alphas.shape
     order = next(n for n in range(count) if (n + 1) * (n + 2) // 2 == count)
@@ -142,21 +144,24 @@ def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int])
         kernel=partial(NJet, order=order),
         mask=None,
     )
-    jet = layer.generator
-    assert isinstance(jet, NJet)
+    njet = layer.generator
+    assert isinstance(njet, NJet)
     listed = [(i, j) for i in range(order + 1) for j in range(order - i, -1, -1)]
-    reordered = torch.stack([alphas[listed.index(n)] for n in jet.orders])  # type: ignore[arg-type]
-    _assign(jet, alpha=reordered.permute(2, 1, 0).reshape(out_channels * in_channels, count), scale=state.pop("scales"))
-    refuse_rest(state)
+    reordered = torch.stack([alphas[listed.index(n)] for n in njet.orders])  # type: ignore[arg-type]
+    _assign(
+        njet, alpha=reordered.permute(2, 1, 0).reshape(out_channels * in_channels, count), scale=state.pop("scales")
+    )
+    check_all_used(state)
     return layer
 
 
 def read_generator(name: str, state: dict[str, torch.Tensor]) -> KernelGenerator:
+    """A generator by its name in `READERS`."""
     read, make = READERS[name]
     prefix = "filters." if read is _read_mfn else "kernel_net."
     if not any(key.startswith(prefix) for key in state):
         raise ArgumentError(
-            f"not the state of a {name!r}, which has names in {prefix}…: it has {', '.join(list(state)[:4])} …"
+            f"a generator {name!r} has names that start with {prefix!r}; the state has {', '.join(list(state)[:4])} …"
         )
     return read(state, make)
 
@@ -177,6 +182,7 @@ def _matrix(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _assign(module: torch.nn.Module, **values: torch.Tensor) -> None:
+    """Copy tensors to the parameters or buffers of these names."""
     with torch.no_grad():
         for name, value in values.items():
             target = getattr(module, name)
@@ -187,12 +193,14 @@ def _assign(module: torch.nn.Module, **values: torch.Tensor) -> None:
 
 
 def _stack(name: str, values: list[torch.Tensor]) -> torch.Tensor:
+    """The tensors of all layers of a generator as one."""
     shapes = [tuple(value.shape) for value in values]
     if len(set(shapes)) > 1:
-        raise ArgumentError(f"{name} of a generator must have one shape in all its layers; the state has {shapes}")
+        raise ArgumentError(f"{name} must have the same shape in all layers of a generator; the state has {shapes}")
     return torch.stack(values)
 
 
-def refuse_rest(state: Mapping[str, torch.Tensor]) -> None:
+def check_all_used(state: Mapping[str, torch.Tensor]) -> None:
+    """Raise an error if tensors of the state were not read."""
     if state:
-        raise ArgumentError(f"the state holds names that belong to no part of this module: {', '.join(sorted(state))}")
+        raise ArgumentError(f"the state has unexpected names: {', '.join(sorted(state))}")
