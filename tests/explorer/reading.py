@@ -1,4 +1,4 @@
-"""What a page holds, read back from its file."""
+"""Read the data of a page from its file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def embedded(path):
-    """The data of a page, as a browser would find them."""
+    """The JSON data embedded in a page."""
     (text,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
     )

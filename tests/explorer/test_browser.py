@@ -1,4 +1,4 @@
-"""The page in a real browser, without a screen: what it draws, how it is used, and that it asks nobody for anything."""
+"""The page in a headless browser: what it draws, its controls, and that it sends no requests."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def visit(browser, pages):
 
 
 def picture(browser, name):
-    """The pixels of a canvas."""
+    """The pixels of a canvas, as a data URL."""
     return browser.execute_script("return document.getElementById(arguments[0]).toDataURL()", f"{name}-canvas")
 
 
@@ -101,26 +101,26 @@ def find(browser, selector):
 
 
 def requests(browser):
-    """Addresses that the browser asked for since the last time."""
+    """The URLs that the browser has requested since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
 @pytest.mark.parametrize("name", ["images", "series", "siren", "volumes"])
-def test_every_kind_of_model_is_shown_without_asking_the_network(visit, name):
+def test_shows_every_kind_of_model_without_network_requests(visit, name):
     page = visit(name)
     requests(page)
     page.refresh()
-    asked = [url for url in requests(page) if not url.startswith("data:")]
-    assert len(asked) == 1
-    assert asked[0].startswith("file://")
+    requested = [url for url in requests(page) if not url.startswith("data:")]
+    assert len(requested) == 1
+    assert requested[0].startswith("file://")
     assert find(page, "h1").text == NASTY
     assert page.title == NASTY
     assert len(page.find_elements("css selector", "figcaption")) >= 5
     assert all(caption.text for caption in page.find_elements("css selector", "figcaption"))
 
 
-def test_the_slider_redraws_kernel_and_spectrum(visit, models):
+def test_slider_redraws_kernel_and_spectrum(visit, models):
     page = visit("images")
     before = pictures(page)
     slider = find(page, "#resolution")
@@ -138,7 +138,7 @@ def test_the_slider_redraws_kernel_and_spectrum(visit, models):
     ]
 
 
-def test_channels_by_list_matrix_and_key(visit):
+def test_selects_channels_by_list_click_and_key(visit):
     page = visit("images")
     start = pictures(page)
     find(page, "#out").send_keys(keys.ARROW_UP if page.execute_script("return explorer.state.out") else keys.ARROW_DOWN)
@@ -157,10 +157,10 @@ def test_channels_by_list_matrix_and_key(visit):
     assert find(page, "#in").get_attribute("selectedIndex") == "0"
 
 
-def test_layers_by_keyboard_with_a_focus_that_shows(visit):
+def test_keyboard_selects_layers_and_focus_is_visible(visit):
     page = visit("images")
     body = find(page, "body")
-    body.send_keys(keys.TAB, keys.TAB)  # the button, then the list
+    body.send_keys(keys.TAB, keys.TAB)  # the button for the theme, then the list of layers
     assert page.execute_script("return document.activeElement.name") == "layer"
     names = [find(page, "#layer-name").text]
     before = pictures(page)
@@ -192,12 +192,12 @@ def test_zooming_out_shows_the_whole_grid(visit):
 
 @pytest.mark.parametrize("name", ["images", "series", "volumes"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_nothing_overflows(visit, name, width):
+def test_page_fits_the_width_of_the_window(visit, name, width):
     page = visit(name, width=width)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_light_and_dark(visit):
+def test_light_and_dark_theme(visit):
     colour = "return getComputedStyle(document.body).backgroundColor"
     light = visit("images", scheme="light")
     day, kernel = light.execute_script(colour), picture(light, "kernel")
@@ -211,7 +211,7 @@ def test_light_and_dark(visit):
     assert find(dark, "#theme").text == "Dark colours"
 
 
-def test_the_page_computes_kernels_and_spectra_of_the_model(visit, models):
+def test_kernel_and_spectrum_equal_those_of_the_model(visit, models):
     page = visit("images")
     script = """
         const now = explorer.current();
@@ -226,7 +226,7 @@ def test_the_page_computes_kernels_and_spectra_of_the_model(visit, models):
     np.testing.assert_allclose(np.reshape(shown["spectrum"], shown["size"]), expected, atol=expected.max() * 1e-3)
 
 
-def test_the_spectrum_of_a_series(visit, models):
+def test_spectrum_of_a_1d_kernel_equals_that_of_the_model(visit, models):
     page = visit("series")
     script = """
         const now = explorer.current();
@@ -238,17 +238,17 @@ def test_the_spectrum_of_a_series(visit, models):
     np.testing.assert_allclose(shown["spectrum"], expected, atol=expected.max() * 1e-3)
 
 
-def test_training_is_shown_where_there_are_records(visit):
+def test_shows_training_if_there_are_records(visit):
     assert find(visit("images"), "#training-section").is_displayed()
     assert "Best validation: 95.00 %" in find(visit("images"), "#training").text
     assert not find(visit("series"), "#training-section").is_displayed()
 
 
-def test_generators_without_a_formula_say_so(visit):
-    assert "No formula bounds the frequencies of a SIREN" in find(visit("siren"), "#spectrum-caption").text
+def test_caption_says_that_a_siren_has_no_frequency_bound(visit):
+    assert "no formula for the highest frequency of a SIREN" in find(visit("siren"), "#spectrum-caption").text
 
 
-def test_planes_of_volumes(visit):
+def test_selects_planes_of_3d_kernels(visit):
     page = visit("volumes")
     before = picture(page, "kernel")
     find(page, "#plane").send_keys(keys.ARROW_DOWN)

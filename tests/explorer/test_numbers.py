@@ -1,4 +1,4 @@
-"""The numbers in a page are those of the layers."""
+"""The numbers of a page equal those of the layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rectangular():
     return FlexConv2d(3, 2, (17, 9), mask=GaussianMask(2, mean=(0.1, -0.2), sigma=(0.2, 0.4)))
 
 
-def turned():
+def rotated():
     return FlexConv2d(2, 2, (17, 11), mask=RotatedGaussianMask(2, mean=(0.1, 0.2), sigma=(0.4, 0.2), angle=0.5))
 
 
@@ -42,7 +42,7 @@ def jet():
     return FlexConv2d(4, 4, 15, kernel="njet", mask=None, groups=2)
 
 
-LAYERS = [causal, rectangular, turned, unmasked, siren, jet]
+LAYERS = [causal, rectangular, rotated, unmasked, siren, jet]
 
 
 @pytest.fixture(params=LAYERS, ids=[make.__name__ for make in LAYERS])
@@ -57,35 +57,35 @@ def numbers(layer):
 
 
 def kernel_of(layer, shown):
-    """The shown channels of a layer's kernel → [outs · ins, taps]."""
+    """The channels of a layer's kernel that the page shows → [outs · ins, taps]."""
     kernel = layer.kernel().detach().double().numpy()[shown["outs"]][:, shown["ins"]]
     return kernel.reshape(len(shown["outs"]) * len(shown["ins"]), -1)
 
 
 def assert_packed(packed, values):
-    """Equal up to half a step of the integers, and to float32."""
+    """Check that values agree within half a step of the integers and the precision of float32."""
     steps = np.abs(values).max(1, keepdims=True) / LARGEST
     assert (np.abs(unpack(packed) - values) <= 0.51 * steps + 1e-6 * steps * LARGEST).all()
 
 
-def test_kernels_are_those_the_network_would_use(layer):
+def test_kernels_equal_those_of_the_layer_at_each_resolution(layer):
     shown = numbers(layer)
     for scale, version in zip(SCALES, shown["versions"], strict=True):
-        there = layer if scale == 1 else at_resolution(layer, scale)
-        assert tuple(version["extent"]) == there.extent
+        resampled = layer if scale == 1 else at_resolution(layer, scale)
+        assert tuple(version["extent"]) == resampled.extent
         (view,) = version["views"]
         assert view["projection"] is None
-        assert_packed(view["slice"], kernel_of(there, shown))
+        assert_packed(view["slice"], kernel_of(resampled, shown))
 
 
-def test_large_kernels_are_computed_slab_by_slab(layer, monkeypatch):
+def test_slabs_do_not_change_the_kernel(layer, monkeypatch):
     whole = shown_kernel(layer, ([1, 0], [0]))
     np.testing.assert_array_equal(whole, layer.kernel().detach().double().numpy()[[1, 0]][:, [0]])
     monkeypatch.setattr("flexconv.explorer._layer.POINTS", 2 * whole.shape[-1])
     np.testing.assert_allclose(shown_kernel(layer, ([1, 0], [0])), whole, atol=1e-5 * np.abs(whole).max())
 
 
-def test_kernels_of_a_model_that_was_resampled():
+def test_kernels_of_a_resampled_layer():
     torch.manual_seed(0)
     larger = at_resolution(rectangular(), 2)
     shown = numbers(larger)
@@ -94,11 +94,12 @@ def test_kernels_of_a_model_that_was_resampled():
     assert_packed(back["views"][0]["slice"], kernel_of(at_resolution(larger, 0.5), shown))
 
 
-def test_positions_are_in_taps_from_the_current_sample(layer):
+def test_positions_are_in_taps_relative_to_the_current_sample(layer):
     shown = numbers(layer)
     for scale, version in zip(SCALES, shown["versions"], strict=True):
-        there = layer if scale == 1 else at_resolution(layer, scale)
-        for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, there.axes, current_taps(there), strict=True)):
+        resampled = layer if scale == 1 else at_resolution(layer, scale)
+        taps = current_taps(resampled)
+        for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, resampled.axes, taps, strict=True)):
             x = (
                 axis.coordinates((start, stop), device=torch.device("cpu"), dtype=torch.float64) - own.home
             ) / own.spacing
@@ -109,22 +110,22 @@ def test_positions_are_in_taps_from_the_current_sample(layer):
         assert last == pytest.approx(0 if axis.causal else (axis.size - 1) / 2)
 
 
-def test_frequencies_are_those_of_the_formula(layer):
+def test_frequency_bounds_equal_max_frequency(layer):
     shown = numbers(layer)
     for scale, version in zip(SCALES, shown["versions"], strict=True):
-        there = layer if scale == 1 else at_resolution(layer, scale)
-        limits = [1 / (2 * axis.spacing) for axis in there.axes]
+        resampled = layer if scale == 1 else at_resolution(layer, scale)
+        nyquist = [1 / (2 * axis.spacing) for axis in resampled.axes]
         own = [1 / (2 * axis.spacing) for axis in layer.axes]
-        assert version["nyquist"] == pytest.approx([a / b for a, b in zip(limits, own, strict=True)])
+        assert version["nyquist"] == pytest.approx([a / b for a, b in zip(nyquist, own, strict=True)])
         if shown["generator"] == "SIREN":
-            assert version["limit"] is None
+            assert version["bound"] is None
             assert shown["frequency"] is None
         else:
-            highest = max_frequency(there).tolist()
-            assert version["limit"] == pytest.approx([f / b for f, b in zip(highest, own, strict=True)])
+            highest = max_frequency(resampled).tolist()
+            assert version["bound"] == pytest.approx([f / b for f, b in zip(highest, own, strict=True)])
 
 
-def test_measured_bandwidth_is_that_of_numpys_transform(layer):
+def test_measured_bandwidth_agrees_with_the_fft_of_numpy(layer):
     kernel = layer.kernel().detach().double().numpy()
     for d, share in enumerate(numbers(layer)["measured"]):
         size = 16 * 256
@@ -137,13 +138,13 @@ def test_measured_bandwidth_is_that_of_numpys_transform(layer):
         assert np.interp(min(1, share + bin_width), np.linspace(0, 1, size // 2 + 1), below) >= 0.99
 
 
-@pytest.mark.parametrize("make", [causal, rectangular, turned], ids=lambda make: make.__name__)
-def test_the_ellipse_is_the_window_of_the_mask(make):
+@pytest.mark.parametrize("make", [causal, rectangular, rotated], ids=lambda make: make.__name__)
+def test_ellipse_is_a_contour_of_the_mask(make):
     layer = make()
     mask = numbers(layer)["mask"]
     shape, centre = np.array(mask["shape"]), np.array(mask["centre"])
     generator = np.random.default_rng(0)
-    for radius in (0.5, 1.0, mask["reach"] * 0.99):
+    for radius in (0.5, 1.0, mask["radius"] * 0.99):
         direction = generator.normal(size=layer.dims)
         place = centre + radius * shape @ (direction / np.linalg.norm(direction))
         lines = [
@@ -154,7 +155,7 @@ def test_the_ellipse_is_the_window_of_the_mask(make):
         assert layer.mask(lines, layer.axes).item() == pytest.approx(np.exp(-(radius**2) / 2), rel=1e-4)
 
 
-def test_a_layer_without_mask():
+def test_layer_without_mask():
     shown = numbers(unmasked())
     assert shown["mask"] is None
     assert shown["sigma"] is None
@@ -176,20 +177,20 @@ def test_planes_of_a_3d_layer():
         assert_packed(view["projection"], kernel.sum(across + 2).reshape(2, -1))
 
 
-def test_a_kernel_that_is_not_finite_is_refused():
+def test_rejects_a_kernel_with_nan():
     layer = unmasked()
     with torch.no_grad():
         layer.generator.output.bias[0] = torch.nan
-    with pytest.raises(ValueError, match=r"kernel of 1 is not finite"):
+    with pytest.raises(ValueError, match=r"kernel of 1 .*not finite"):
         model_numbers(nn.Sequential(nn.Identity(), layer))
 
 
-def test_a_model_without_flexconv_is_refused():
+def test_rejects_a_model_without_flexconv_layers():
     with pytest.raises(ValueError, match="has no FlexConv layer"):
         model_numbers(nn.Linear(2, 2))
 
 
-def test_nothing_of_the_model_changes():
+def test_does_not_change_the_model():
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
     before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
     model_numbers(model)
@@ -198,14 +199,14 @@ def test_nothing_of_the_model_changes():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_packing():
+def test_packs_arrays():
     values = np.random.default_rng(0).normal(size=(3, 50))
     values[1] = 0
     assert_packed(pack(values), values)
     assert not unpack(pack(values))[1].any()
 
 
-def test_large_layers_show_fewer_channels_and_small_ones_leave_them_room():
+def test_large_layers_use_the_budget_that_small_layers_leave():
     small, large = FlexConv2d(20, 20, 3), FlexConv2d(20, 30, 33)
     (few, many) = choose_channels([large, small], [1000, 9], budget=10_000)
     assert many == (evenly8(20), evenly8(20))

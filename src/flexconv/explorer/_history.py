@@ -1,4 +1,4 @@
-"""A training run as series of numbers."""
+"""The metrics and kernel sizes of a training run, as series of numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .._records import Record, counted_in, is_number, metrics_by_split
 
 
 def history(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Losses, accuracies and sizes over training; None where no record has a count, such as its epoch.
+    """Convert records of a training run to series. Returns None if the records have neither an epoch nor a step.
 
-    {"count": "epoch", "at": [1, 2], "metrics": {"loss": {"train": [1.5, 0.9]}}, "sizes": {"stem": [[5, 7], [5, 7]]}};
-    null stands for what a record lacks, and for numbers that are not finite.
+    The result has the form
+    {"count": "epoch", "at": [1, 2], "metrics": {"loss": {"train": [1.5, 0.9]}}, "sizes": {"stem": [[5, 7], [5, 7]]}}.
+    Missing values and values that are not finite are None.
     """
     records = list(records)
     count = counted_in(records) if records else None

@@ -1,7 +1,7 @@
-"""The numbers of one layer: its kernel at several resolutions, its mask, and how high its frequencies reach.
+"""The numbers of one layer: its mask, and its kernel and frequencies at several resolutions.
 
-Positions are in taps from the current sample, frequencies in units of the Nyquist frequency; both of the layer as it
-is, whatever the resolution, so that pictures of all of them have the same axes.
+Positions are in taps relative to the current sample, and frequencies are in units of the Nyquist frequency. Both refer
+to the layer at its own resolution, so that the plots of all resolutions have the same axes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..summary import LayerSummary, frequency_limit
 from ._channels import Channels
 from ._pack import pack
 
-ENERGY = 0.99  # the share of a kernel's energy that lies below its measured bandwidth
-POINTS = 1 << 16  # evaluated at a time, lest all channels of a large grid be in memory at once
+ENERGY = 0.99  # fraction of a kernel's energy below its measured bandwidth
+POINTS = 1 << 16  # evaluated at once, to limit the memory for large grids
 
 
 def numbers_per_pair(layer: FlexConvNd) -> int:
-    """How many numbers the kernel of one pair of channels is, as it goes into the page."""
+    """The number of values that the page stores for one pair of channels."""
     if layer.dims < 3:
         return math.prod(layer.extent)
     return sum(2 * rows * columns for rows, columns in itertools.combinations(layer.extent, 2))
@@ -36,11 +36,11 @@ def numbers_per_pair(layer: FlexConvNd) -> int:
 def layer_numbers(
     summary: LayerSummary, layer: FlexConvNd, versions: Sequence[FlexConvNd], channels: Channels
 ) -> dict[str, Any]:
-    """A layer as it is, and its versions at other resolutions.
+    """Everything that the page shows about one layer.
 
-    {name, generator, channels, groups, extent, grid, mean, sigma, frequency, nyquist, parameters, share,
-     measured: [frequency per axis], outs, ins: [shown], causal: [per axis], field: [[first, last] per axis],
-     mask: as in `_mask` or null, versions: [as in `_version`]}
+    The fields of the summary, and
+    {groups, measured: [bandwidth per axis], outs, ins: [the channels shown], causal: [per axis],
+     field: [[first, last tap] per axis], mask: see `_mask`, or None, versions: [see `_version`, one per resolution]}
     """
     units = [axis.spacing for axis in layer.axes]
     return {
@@ -58,24 +58,25 @@ def layer_numbers(
 
 
 def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[float]) -> dict[str, Any]:
-    """The kernel at one resolution: {extent, first, step, nyquist: [per axis], limit: [per axis] or null, views}.
+    """The kernel at one resolution: {extent, first, step, nyquist: [per axis], bound: [per axis] or None, views}.
 
-    `limit` is the highest frequency by formula. A view is {axes: [d] or [rows, columns], slice, projection}, each
-    packed [outs · ins, taps]: in 3D the plane through the mask's centre, and the sum over the axis across it, whose
-    spectrum is the plane of the kernel's at frequency 0 across (projection-slice theorem). In 1D and 2D both are the
-    kernel, and `projection` is null.
+    `bound` is the highest frequency by the exact formula. A view is {axes: [d] or [rows, columns], slice, projection}.
+    `slice` and `projection` are packed arrays [outs · ins, taps]. In 3D there are three views: `slice` is the plane
+    through the centre of the mask, and `projection` is the sum over the third axis. By the projection-slice theorem,
+    the spectrum of the projection is the plane of the kernel's spectrum at frequency 0 along that axis. In 1D and 2D
+    there is one view, `slice` is the kernel, and `projection` is None.
     """
     kernel = shown_kernel(layer, channels)
     if not np.isfinite(kernel).all():
-        raise ArgumentError(f"the kernel of {name} is not finite: there is nothing to show")
-    limit = frequency_limit(layer)
+        raise ArgumentError(f"the kernel of {name} has values that are not finite, so it cannot be shown")
+    bound = frequency_limit(layer)
     taps = sampling.current_taps(layer)
     return {
         "extent": kernel.shape[2:],
         "first": [_offset(axis, start, unit) for axis, (start, _), unit in zip(layer.axes, taps, units, strict=True)],
         "step": [axis.spacing / unit for axis, unit in zip(layer.axes, units, strict=True)],
         "nyquist": [unit / axis.spacing for axis, unit in zip(layer.axes, units, strict=True)],
-        "limit": None if limit is None else [2 * unit * f for f, unit in zip(limit, units, strict=True)],
+        "bound": None if bound is None else [2 * unit * f for f, unit in zip(bound, units, strict=True)],
         "views": _views(kernel, [c - start for c, (start, _) in zip(sampling.centre_taps(layer), taps, strict=True)]),
     }
 
@@ -96,7 +97,7 @@ def _views(kernel: np.ndarray, centre: Sequence[int]) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
-    """Some channels of `layer.kernel()` → [outs, ins, *extent], computed slab by slab."""
+    """The given channels of `layer.kernel()` → [outs, ins, *extent], computed in slabs."""
     outs, ins = channels
     (start, stop), *rest = sampling.current_taps(layer)
     step = max(1, POINTS // math.prod(b - a for a, b in rest))
@@ -106,15 +107,16 @@ def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
 
 @torch.no_grad()
 def _measured(layer: FlexConvNd) -> list[float]:
-    """The frequency per axis below which 99 % of the energy of the sampled kernel lies, all channels pooled."""
+    """The frequency along each axis below which 99 % of the energy of the sampled kernel lies, over all channels."""
     kernel = layer.kernel().flatten(0, 1)
     return [bandwidth(energy_spectrum(kernel, d + 1), axis.spacing, ENERGY) for d, axis in enumerate(layer.axes)]
 
 
 def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
-    """The window as an ellipse: {centre: [D], shape: [D][D], reach}.
+    """The mask as an ellipse: {centre: [D], shape: [D][D], radius}.
 
-    The window is exp(−r²/2) at centre + r · shape · u for every unit vector u; it is cropped at r = reach, if not null.
+    The mask equals exp(−r²/2) at centre + r · shape · u for every unit vector u. It is cropped at r = radius, or not at
+    all if `radius` is None.
     """
     mean = mask.mean.detach().clamp(-1, 1) if mask.form == "guarded" else mask.mean.detach()
     sigma = effective_sigma(mask.sigma.detach(), torch.tensor(mask.sigma_floor(axes)).to(mask.sigma))
@@ -126,10 +128,10 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
     return {
         "centre": [(m - axis.home) / axis.spacing for m, axis in zip(mean.tolist(), axes, strict=True)],
         "shape": (spread / units[:, None]).tolist(),
-        "reach": None if mask.threshold is None else math.sqrt(-2 * math.log(mask.threshold)),
+        "radius": None if mask.threshold is None else math.sqrt(-2 * math.log(mask.threshold)),
     }
 
 
 def _offset(axis: Axis, tap: int, unit: float) -> float:
-    """Where a tap lies from the current sample, in units."""
+    """The position of a tap relative to the current sample, in units of `unit`."""
     return (axis.first + tap * axis.spacing - axis.home) / unit

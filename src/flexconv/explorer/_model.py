@@ -1,4 +1,4 @@
-"""The numbers of a whole model."""
+"""The numbers that the page shows about a model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..summary import summarize
 from ._channels import choose_channels
 from ._layer import layer_numbers, numbers_per_pair
 
-SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # samples per sample of the model as it is
+SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # resolutions, relative to that of the model
 
 
 @torch.no_grad()
 def model_numbers(model: nn.Module, *, input_shape: Sequence[int] | None = None) -> dict[str, Any]:
-    """What the page shows of a model, as JSON holds it.
+    """The numbers of a model, ready for JSON.
 
-    {"architecture", "parameters", "input": [sizes] or null, "scales", "layers": [as in `layer_numbers`]}
+    {"architecture", "parameters", "input": [sizes] or None, "scales", "layers": [see `layer_numbers`]}
     """
-    sampling.flexconv_layers(model, "write_page")  # refuses what cannot be drawn
+    sampling.flexconv_layers(model, "write_page")  # raises an error for models that cannot be shown
     shape = usual_input(model) if input_shape is None else input_shape
     summaries = summarize(model, input_shape=shape)
     versions = [list(sampling.flexconv_layers(_at(model, scale), "write_page").values()) for scale in SCALES]

@@ -1,4 +1,4 @@
-"""Arrays in JSON: 16-bit integers in base64, and the factor that makes numbers of them."""
+"""Store arrays in JSON: 16-bit integers in base64, and one scale factor per row."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LARGEST = 32767
 
 
 def pack(values: np.ndarray) -> dict[str, Any]:
-    """values [rows, n] → {"peaks": [rows], "data": base64 of little-endian int16 [rows, n]}.
+    """Pack values [rows, n] → {"peaks": [rows], "data": base64 of little-endian int16 [rows, n]}.
 
-    values = data / 32767 · peaks, wrong by at most 1/65534 of a row's largest magnitude.
+    values = data / 32767 · peaks. The error is at most 1/65534 of the largest absolute value of a row.
     """
     peaks = np.abs(values).max(axis=1, initial=0.0)
     scaled = values / np.where(peaks > 0, peaks, 1.0)[:, None] * LARGEST
@@ -22,6 +22,6 @@ def pack(values: np.ndarray) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> np.ndarray:
-    """What the page makes of it: {"peaks", "data"} → [rows, n]."""
+    """Unpack {"peaks", "data"} → [rows, n], as the script of the page does."""
     peaks = np.asarray(packed["peaks"])[:, None]
     return np.frombuffer(base64.b64decode(packed["data"]), "<i2").reshape(len(peaks), -1) / LARGEST * peaks

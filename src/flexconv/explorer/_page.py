@@ -1,4 +1,4 @@
-"""The page itself: a template with style, scripts and data put into it."""
+"""Write the page: a template with style sheet, scripts and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .._records import Record
 from ._history import history
 from ._model import model_numbers
 
-# one module script, in this order
+# concatenated to one module script, in this order
 SCRIPTS = (
     "state.js",
     "colours.js",
@@ -40,18 +40,19 @@ def write_page(
     records: Sequence[Record] = (),
     input_shape: Sequence[int] | None = None,
 ) -> None:
-    """Write a page about a model with FlexConvs, whole or not at all. The model stays as it is.
+    """Write an interactive HTML page about a model with FlexConv layers. The model is not changed.
 
-    Large layers show a selection of their channels, spread evenly, so that the file stays below 5 MB for networks of
-    the size of FlexNet-7.
+    If an error occurs, no file is written and an existing file is kept. Large layers show an even selection of their
+    channels, so that the file of a network such as FlexNet-7 is smaller than 5 MB.
 
     Arguments:
-        path: the file; its folder must be there.
-        title: heading of the page; by default the class of the model.
-        records: of the training, as in `RunFolder.read_metrics()`: dictionaries such as {"epoch": 3, "train_loss":
-            0.4, "sizes": {"stem": [5, 7]}}.
-        input_shape: [batch, channels, *size] of an input, for the share of the work that each layer does; as in
-            `flexconv.summary.summarize`.
+        model: a model with FlexConv layers, or a single layer.
+        path: the file to write. Its folder must exist.
+        title: the heading of the page. By default, the class name of the model.
+        records: the records of a training run, as returned by `RunFolder.read_metrics()`: dictionaries such as
+            `{"epoch": 3, "train_loss": 0.4, "sizes": {"stem": [5, 7]}}`.
+        input_shape: the shape [batch, channels, *size] of an input, to compute the share of multiply-adds of each
+            layer. By default, the input for which the networks of `flexconv.models` were created.
 
     """
     path = Path(path)
@@ -62,7 +63,7 @@ def write_page(
 
 
 def build_page(data: Mapping[str, Any]) -> str:
-    """The template filled in. `data` is JSON that no text within it can end: every "<" is escaped."""
+    """Fill in the template. Every "<" in the JSON is escaped, so that no text in `data` can end the script element."""
     files = resources.files("flexconv.explorer")
     encoded = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
@@ -72,4 +73,5 @@ def build_page(data: Mapping[str, Any]) -> str:
         "script": "\n".join(files.joinpath(name).read_text("utf-8") for name in SCRIPTS),
     }
     template = files.joinpath("page.html").read_text("utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: data is no template
+    # in one pass, because the data may contain {{…}}, too
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

@@ -1,4 +1,4 @@
-/* Charts of the whole network: by depth, and over training. */
+/* Charts of the whole network: by layer, and over training. */
 
 const CHART_MARGINS = { left: 48, right: 12, top: 10, bottom: 36 };
 const LINES = ["var(--first)", "var(--second)", "var(--third)"];
@@ -8,7 +8,7 @@ const MARKS = [
   (x, y) => `M${x} ${y - 4}l4 7h-8z`,
 ];
 
-/* A figure with a plot and a caption, both empty, at the end of a section. */
+/* Append a figure with an empty plot and an empty caption to a section. */
 function addFigure(section, name) {
   const figure = document.createElement("figure");
   const plot = document.createElement("div");
@@ -25,8 +25,9 @@ function chartPlot(host, xRange, yRange) {
   return makePlot(host, [width, Math.min(240, 0.62 * width)], CHART_MARGINS, xRange, yRange);
 }
 
-/* series: [{ values: [y or null per x], colour, shape?: which mark, or null for none, width?, opacity? }]
-   options: titles of the axes; zero: begin at 0; label: of values; wholeY: no fractions; mark: an x to point out. */
+/* series: [{ values: [y or null for each x], colour, shape?: index of a marker, or null for none, width?, opacity? }]
+   options: xTitle, yTitle: titles of the axes; zero: start the y-axis at 0; label: formats values of y;
+   wholeY: y-ticks at integers only; mark: an x to highlight. */
 function drawLines(host, xs, series, { xTitle, yTitle = "", zero = true, label = short, wholeY = false, mark = null }) {
   const values = series.flatMap((each) => each.values).filter((value) => value !== null);
   const bottom = zero ? Math.min(0, ...values) : Math.min(...values);
@@ -59,7 +60,7 @@ const depths = () => data.layers.map((_, i) => i + 1);
 const deepestDims = () => Math.max(...data.layers.map(dims));
 const axisName = (axis) => (deepestDims() === 1 ? "size" : AXES[deepestDims()][axis]);
 
-/* Figures by name, all there before the first is drawn: their width depends on their number. */
+/* Add all figures before drawing the first one, because their width depends on their number. */
 function drawFigures(section, drawings) {
   const figures = Object.keys(drawings).map((name) => addFigure(section, name));
   Object.values(drawings).forEach((draw, i) => draw(...figures[i]));
@@ -83,9 +84,9 @@ function drawSizesByDepth(host, caption) {
   }));
   const titles = { xTitle: "layer", yTitle: "taps" };
   drawLines(host, depths(), [...grids, ...series], { ...titles, wholeY: true, mark: state.layer + 1 });
-  caption.append(strong("Learned size"), " of every layer.",
+  caption.append(strong("Learned kernel size"), " of every layer.",
     legend(...axes.map((axis) => legendEntry(axisName(axis), "curve", `stroke:${LINES[axis]}`)),
-      legendEntry("grid: the most it can be", "axis", "stroke:var(--muted)")));
+      legendEntry("largest possible size", "axis", "stroke:var(--muted)")));
 }
 
 function drawWorkByDepth(host, caption) {
@@ -99,23 +100,23 @@ function drawWorkByDepth(host, caption) {
       class: i === state.layer ? "bar current" : "bar", x: left, y: top, width: right - left, height: plot.y(0) - top,
     }));
   });
-  caption.append(strong("Share of the work"),
-    ": multiply-adds at the current size, of all convolutions and linear maps.");
+  caption.append(strong("Multiply-adds"),
+    " of every layer at its current kernel size, as a share of all convolutions and linear layers.");
 }
 
 function drawFrequencyByDepth(host, caption) {
   const highest = (values) => (values ? Math.max(...values) : null);
-  const limits = data.layers.map((layer) => highest(layer.versions[OWN].limit));
+  const bounds = data.layers.map((layer) => highest(layer.versions[OWN].bound));
   const series = [
     { values: data.layers.map((layer) => highest(layer.measured)), colour: "var(--first)", shape: 0 },
-    { values: limits, colour: "var(--limit)", shape: 2 },
+    { values: bounds, colour: "var(--bound)", shape: 2 },
     { values: data.layers.map(() => 1), colour: "var(--ink)", shape: null, width: 1.2 },
   ];
-  drawLines(host, depths(), series, { xTitle: "layer", yTitle: "of Nyquist", mark: state.layer + 1 });
-  caption.append(strong("Frequencies"), " of every layer, the higher of its axes.",
-    legend(legendEntry("99 % of the energy is below", "curve"),
-      limits.some((limit) => limit !== null) && legendEntry("highest by formula", "curve", "stroke:var(--limit)"),
-      legendEntry("Nyquist", "curve", "stroke:var(--ink)")));
+  drawLines(host, depths(), series, { xTitle: "layer", yTitle: "frequency (1 = Nyquist)", mark: state.layer + 1 });
+  caption.append(strong("Frequencies"), " of every kernel, along the axis where they are highest.",
+    legend(legendEntry("99 % of the energy is below this", "curve"),
+      bounds.some((bound) => bound !== null) && legendEntry("upper bound", "curve", "stroke:var(--bound)"),
+      legendEntry("Nyquist frequency", "curve", "stroke:var(--ink)")));
 }
 
 /* --- training --- */
@@ -163,8 +164,7 @@ function drawSizesOverTime(host, caption, names, axis) {
   }));
   series.sort((a, b) => (a.name === chosen) - (b.name === chosen));
   drawLines(host, history.at, series, { xTitle: history.count, yTitle: "taps", wholeY: true });
-  const what = deepestDims() === 1 ? "Sizes" : `Sizes, ${axisName(axis)},`;
-  caption.append(strong(what), " during training.", legend(
+  caption.append(strong(`Kernel ${axisName(axis)}`), " during training.", legend(
     legendEntry("first layer", "curve", `stroke:${colourOf("energy", shade(0))}`),
     names.length > 1 && legendEntry("last layer", "curve", `stroke:${colourOf("energy", shade(names.length - 1))}`),
     legendEntry(chosen, "curve", "stroke:var(--chosen);stroke-width:3")));

@@ -1,5 +1,5 @@
-/* Colour maps, made in OKLab so that equal steps look equal; blue and orange can be told apart by colour-blind readers.
-   Zero is the colour of the panel, in light and in dark. */
+/* Colour maps. They are interpolated in OKLab, so that equal steps look equal. Colour-blind readers can distinguish blue
+   and orange. Zero has the colour of the panel, in both themes. */
 
 const MAPS = {
   light: {
@@ -15,7 +15,7 @@ const MAPS = {
 };
 
 const preference = matchMedia("(prefers-color-scheme: dark)");
-let chosenTheme = null; // "light" or "dark", once the reader has chosen
+let chosenTheme = null; // "light" or "dark" after the reader has pressed the button
 
 const theme = () => chosenTheme ?? (preference.matches ? "dark" : "light");
 
@@ -24,7 +24,7 @@ function toggleTheme() {
   document.documentElement.style.colorScheme = chosenTheme;
 }
 
-/* 256 colours from anchors [lightness, chroma, hue], as RGB bytes. */
+/* Interpolate 256 colours between anchors [lightness, chroma, hue] → RGB bytes. */
 function ramp(anchors) {
   const table = new Uint8ClampedArray(3 * 256);
   for (let i = 0; i < 256; i++) {
@@ -52,7 +52,7 @@ const ramps = {};
 const colourMap = (kind) => (ramps[theme() + kind] ??= ramp(MAPS[theme()][kind]));
 const colourOf = (kind, share) => `rgb(${colourMap(kind).subarray(3 * Math.round(255 * share)).slice(0, 3).join(" ")})`;
 
-/* values [rows · columns] onto a canvas of as many pixels, low … high over the colour map. */
+/* Paint values [rows · columns] on a canvas, one pixel each. The colour map covers low to high. */
 function paint(canvas, values, rows, columns, kind, low, high) {
   canvas.width = columns;
   canvas.height = rows;
@@ -65,7 +65,7 @@ function paint(canvas, values, rows, columns, kind, low, high) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/* A bar with the colours of a map between two labels. */
+/* Draw a colour bar between two labels. */
 function drawScale(host, kind, low, high) {
   const bar = document.createElement("canvas");
   bar.setAttribute("aria-hidden", "true");

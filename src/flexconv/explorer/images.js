@@ -1,8 +1,8 @@
-/* Kernels and spectra of 2D and 3D layers, and the small pictures of all layers. */
+/* Images of 2D and 3D kernels and their spectra, and thumbnails of all kernels. */
 
 const IMAGE_MARGINS = { left: 46, right: 8, top: 8, bottom: 34 };
 
-/* The stretch of an axis that is shown: the whole grid, or what the kernel covers at any resolution. */
+/* The range of an axis that is shown: the whole grid, or the part that the kernel covers at any resolution. */
 function span(layer, axis) {
   if (state.whole) return [layer.field[axis][0] - 0.5, layer.field[axis][1] + 0.5];
   return [
@@ -11,7 +11,7 @@ function span(layer, axis) {
   ];
 }
 
-/* Put a canvas where its data lie in a plot. */
+/* Place a canvas at the coordinates of its data in a plot. */
 function place(canvas, plot, [left, right], [top, bottom]) {
   const { box } = plot;
   const edges = [plot.x(left), plot.x(right), plot.y(top), plot.y(bottom)];
@@ -45,14 +45,14 @@ function drawKernelImage(host, canvas, { layer, version, view, extent, kernel })
   drawAxis(plot, "left", ticks(...ySpan, size[1] / 40, true), label, size[1] > 90 ? names[rows] : "");
   if (layer.mask) {
     const outline = (radius) => path(ellipse(plot, layer.mask, view.axes, radius)) + "Z";
-    if (layer.mask.reach !== null) drawOver(plot, "mask", outline(layer.mask.reach));
+    if (layer.mask.radius !== null) drawOver(plot, "mask", outline(layer.mask.radius));
     drawOver(plot, "mask inner", outline(1));
   }
   drawScale(element("kernel-scale"), "signed", short(-peak), short(peak));
   return peak;
 }
 
-/* Where the mask's window has fallen to exp(−r²/2). */
+/* The ellipse on which the mask equals exp(−r²/2). */
 function ellipse(plot, mask, [rows, columns], radius) {
   return Array.from({ length: 97 }, (_, i) => {
     const angle = (2 * Math.PI * i) / 96;
@@ -72,13 +72,13 @@ function drawAxisFrame(plot) {
   plot.root.append(svg("rect", { class: "axis", x: left, y: top, width, height }));
 }
 
-/* How far the frequency axis reaches, in Nyquist frequencies: as far as any resolution holds. Zoomed out, to the highest
-   by formula too; else no further than needed for a long series whose kernel is slow. */
+/* The upper end of the frequency axis, in units of the Nyquist frequency. It is the Nyquist frequency of the highest
+   resolution. Zoomed out, the axis also includes the upper bound. It is shorter for 1D kernels of low frequency. */
 function frequencyRange(layer, version) {
-  const held = Math.max(...layer.versions.flatMap((v) => v.nyquist));
-  const highest = Math.max(...(version.limit ?? layer.measured));
-  if (state.whole) return 1.08 * Math.max(held, highest);
-  return 1.08 * (dims(layer) === 1 && highest < 0.2 ? 3 * highest : held);
+  const largest = Math.max(...layer.versions.flatMap((v) => v.nyquist));
+  const highest = Math.max(...(version.bound ?? layer.measured));
+  if (state.whole) return 1.08 * Math.max(largest, highest);
+  return 1.08 * (dims(layer) === 1 && highest < 0.2 ? 3 * highest : largest);
 }
 
 function drawSpectrumImage(host, canvas, { layer, version, view, extent, transformed }) {
@@ -93,19 +93,19 @@ function drawSpectrumImage(host, canvas, { layer, version, view, extent, transfo
   place(canvas, plot, ends(columns, spectrum.columns), ends(rows, spectrum.rows));
   drawAxisFrame(plot);
   const marks = ticks(-range, range, side / 60);
-  drawAxis(plot, "bottom", marks, short, `frequency along ${AXES[dims(layer)][columns]}, of Nyquist`);
-  drawAxis(plot, "left", marks, short, `along ${AXES[dims(layer)][rows]}`);
-  const box = (limits) => path([[-1, -1], [1, -1], [1, 1], [-1, 1]].map(([x, y]) =>
-    [plot.x(x * limits[columns]), plot.y(y * limits[rows])])) + "Z";
+  drawAxis(plot, "bottom", marks, short, `frequency along ${AXES[dims(layer)][columns]} (1 = Nyquist)`);
+  drawAxis(plot, "left", marks, short, `frequency along ${AXES[dims(layer)][rows]}`);
+  const box = (edges) => path([[-1, -1], [1, -1], [1, 1], [-1, 1]].map(([x, y]) =>
+    [plot.x(x * edges[columns]), plot.y(y * edges[rows])])) + "Z";
   if (state.version !== OWN) drawOver(plot, "now", box(version.nyquist));
   drawOver(plot, "nyquist", box(layer.extent.map(() => 1)));
-  if (version.limit) drawOver(plot, "limit", box(version.limit));
+  if (version.bound) drawOver(plot, "bound", box(version.bound));
   drawScale(element("spectrum-scale"), "energy", `${number(FLOOR, 0)} dB`, "0 dB");
 }
 
-/* --- small pictures --- */
+/* --- thumbnails --- */
 
-/* One kernel in a box of a canvas' context; `peak` is full colour, or full height of a curve. */
+/* Draw one kernel in a box of a canvas context. `peak` has the strongest colour, or the full height of a curve. */
 function drawSmall(context, layer, view, values, peak, [left, top, width, height]) {
   if (view.axes.length === 1) {
     context.beginPath();
@@ -128,7 +128,7 @@ function drawSmall(context, layer, view, values, peak, [left, top, width, height
   context.drawImage(image, x, y, unit * columns, unit * rows);
 }
 
-/* A context that draws in CSS pixels, sharp on every screen. */
+/* A context that draws in CSS pixels and is sharp on high-resolution screens. */
 function sizedContext(canvas, width, height) {
   const density = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * density);
@@ -151,7 +151,7 @@ function drawThumbnail(canvas, layer) {
 const PAIR_MARGIN = 6;
 const PAIR_GAP = 3;
 
-/* The size of a cell in the matrix of pairs: square for images, as wide as there is room for curves. */
+/* The size of a cell in the matrix of channel pairs: square for images, as wide as possible for curves. */
 function pairCells(layer, host) {
   const room = host.clientWidth - 2 * PAIR_MARGIN + PAIR_GAP;
   const height = Math.min(110, room / Math.max(layer.outs.length, 3) - PAIR_GAP);

@@ -1,4 +1,4 @@
-/* Controls, and drawing again what they change. */
+/* The controls, and the functions that redraw what they change. */
 
 const host = {
   kernel: element("kernel"),
@@ -11,7 +11,7 @@ const host = {
 const CONTROLS = ["resolution", "out", "in", "plane", "whole", "theme"];
 const control = Object.fromEntries(CONTROLS.map((id) => [id, element(id)]));
 
-/* --- once --- */
+/* --- setup --- */
 
 function buildHeader() {
   document.title = data.title;
@@ -75,7 +75,7 @@ function buildControls() {
   host.kernelCanvas.addEventListener("pointerleave", () => { element("tap").textContent = ""; });
 }
 
-/* --- choosing --- */
+/* --- selection --- */
 
 function chooseLayer(index) {
   state.layer = index;
@@ -113,14 +113,14 @@ function pointAtPair(event) {
     Math.floor((event.offsetX - PAIR_MARGIN) / (width + PAIR_GAP)));
 }
 
-/* The value of the tap under the pointer. */
+/* Show the position and the value of the tap under the pointer. */
 function readTap(event) {
   const { version, view, extent, kernel } = current();
   const { offsetWidth, offsetHeight } = host.kernelCanvas;
   const row = Math.min(extent[0] - 1, Math.floor((event.offsetY / offsetHeight) * extent[0]));
   const column = Math.min(extent[1] - 1, Math.floor((event.offsetX / offsetWidth) * extent[1]));
   const [y, x] = [row, column].map((tap, i) => version.first[view.axes[i]] + tap * version.step[view.axes[i]]);
-  element("tap").textContent = `${short(y)}, ${short(x)}: ${short(kernel[row * extent[1] + column])}`;
+  element("tap").textContent = `(${short(y)}, ${short(x)}): ${short(kernel[row * extent[1] + column])}`;
 }
 
 /* --- drawing --- */
@@ -181,5 +181,5 @@ new ResizeObserver(() => {
   drawCharts();
 }).observe(document.body);
 
-/* For the console of the browser. */
+/* For the console of the browser, and for tests. */
 window.explorer = { data, state, current, spectrum1d, spectrum2d };

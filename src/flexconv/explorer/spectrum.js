@@ -1,8 +1,8 @@
 /* The spectrum of a sampled kernel. */
 
-const FLOOR = -50; // decibels below the peak
+const FLOOR = -50; // decibels, relative to the maximum
 
-/* Fourier transform in place, of a power of two of complex numbers. */
+/* In-place Fourier transform of complex numbers, whose count is a power of two. */
 function fft(re, im) {
   const n = re.length;
   for (let i = 1, j = 0; i < n; i++) {
@@ -32,10 +32,10 @@ function fft(re, im) {
   }
 }
 
-/* How many bins for so many taps: several per tap, so that the curve between them shows. */
+/* The number of bins: at least `perTap` per tap, so that the curve between them is smooth. */
 const bins = (taps, perTap) => 2 ** Math.ceil(Math.log2(Math.max(128, perTap * taps)));
 
-/* |ψ̂| of values [taps] → [bins], frequency 0 in the middle. */
+/* |ψ̂| of values [taps] → [bins], with frequency 0 in the middle. */
 function spectrum1d(values) {
   const n = bins(values.length, 4);
   const re = new Float64Array(n);
@@ -45,7 +45,7 @@ function spectrum1d(values) {
   return Float64Array.from(re, (_, i) => Math.hypot(re[(i + n / 2) % n], im[(i + n / 2) % n]));
 }
 
-/* |ψ̂| of values [rows · columns] → { values: [n · m], rows: n, columns: m }, frequency 0 in the middle. */
+/* |ψ̂| of values [rows · columns] → { values: [n · m], rows: n, columns: m }, with frequency 0 in the middle. */
 function spectrum2d(values, rows, columns) {
   const [n, m] = [bins(rows, 2), bins(columns, 2)];
   const re = new Float64Array(n * m);
@@ -67,7 +67,7 @@ function spectrum2d(values, rows, columns) {
   return { values: result, rows: n, columns: m };
 }
 
-/* Amplitudes as decibels below their peak, not below the floor. */
+/* Amplitudes in decibels relative to their maximum, clipped at FLOOR. */
 function decibels(values) {
   const peak = values.reduce((a, b) => Math.max(a, b), 0);
   return values.map((value) => Math.max(FLOOR, 20 * Math.log10((value || 1e-300) / (peak || 1))));

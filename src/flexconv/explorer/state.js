@@ -1,21 +1,21 @@
-/* What the page is about, and what is chosen of it. */
+/* The data of the page, and the current selection. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const OWN = data.scales.indexOf(1); // the version of a layer as it is in the model
+const OWN = data.scales.indexOf(1); // index of the model's own resolution
 const AXES = { 1: ["position"], 2: ["height", "width"], 3: ["depth", "height", "width"] };
 
-/* Indices into data.layers, a layer's outs and ins, its versions and their views. */
+/* Indices into data.layers, into a layer's outs, ins and versions, and into a version's views. */
 const state = { layer: 0, out: 0, in: 0, version: OWN, plane: 0, whole: false };
 
 const element = (id) => document.getElementById(id);
 const times = (sizes) => sizes.join(" × ");
 
-/* So many digits behind the point, and no −0. */
+/* A number with `digits` decimals, and without −0. */
 function number(value, digits) {
   return (Math.abs(value) < 0.5 / 10 ** digits ? 0 : value).toFixed(digits).replace("-", "−");
 }
 
-/* Three significant digits, without a trail of zeros: 0.0123, 4.5, 1200. */
+/* A number with three significant digits and without trailing zeros: 0.0123, 4.5, 1200. */
 function short(value) {
   if (value === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
@@ -38,14 +38,14 @@ function unpack(packed, row) {
   return Float64Array.from(packed.integers.subarray(row * size, (row + 1) * size), (value) => value * factor);
 }
 
-/* The pair of channels with the largest tap: what a layer shows first. */
+/* The pair of channels with the largest tap, which is selected first. */
 function strongestPair(layer) {
   const { peaks } = layer.versions[OWN].views[0].slice;
   const best = peaks.indexOf(Math.max(...peaks));
   return [Math.floor(best / layer.ins.length), best % layer.ins.length];
 }
 
-/* Everything that is drawn now, in one object. */
+/* Everything that is shown at the moment. */
 function current() {
   const layer = data.layers[state.layer];
   const version = layer.versions[state.version];

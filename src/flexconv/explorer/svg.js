@@ -1,4 +1,4 @@
-/* Plots in SVG: elements, axes, ticks. */
+/* SVG plots: elements, axes, ticks. */
 
 function svg(name, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -9,7 +9,7 @@ function svg(name, attributes = {}, ...children) {
 
 const path = (points) => "M" + points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
 
-/* Round numbers between two ends, about so many. */
+/* About `about` round numbers between low and high. */
 function ticks(low, high, about, whole = false) {
   const raw = (high - low) / Math.max(1, about);
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -19,10 +19,10 @@ function ticks(low, high, about, whole = false) {
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
 }
 
-let clips = 0; // every clip path needs a name of its own
+let clips = 0; // every clip path needs a unique id
 
-/* A plot area in a host element. `size` is [width, height] of the area, inside margins {left, right, top, bottom}.
-   → { root, area, box, x, y }: x and y map data to pixels, `area` is a clipped group, `box` where it is. */
+/* Create a plot in a host element. `size` is [width, height] of the plot area, inside margins {left, right, top,
+   bottom}. Returns { root, area, box, x, y }: x and y map data to pixels, `area` is a clipped group, `box` its position. */
 function makePlot(host, size, margins, xRange, yRange) {
   const [width, height] = size;
   const full = [width + margins.left + margins.right, height + margins.top + margins.bottom];
@@ -41,7 +41,7 @@ function makePlot(host, size, margins, xRange, yRange) {
   };
 }
 
-/* Ticks with labels along the left or the bottom edge, and the title of that axis. */
+/* Draw ticks with labels along the left or the bottom edge, and the title of the axis. */
 function drawAxis(plot, side, values, label, title, grid = false) {
   const { left, top, width, height } = plot.box;
   const [right, bottom] = [left + width, top + height];
@@ -65,12 +65,12 @@ function drawAxis(plot, side, values, label, title, grid = false) {
   }
 }
 
-/* A line that can be seen on any picture. */
+/* Draw a line with a halo, which is visible on any image. */
 function drawOver(plot, className, d) {
   plot.area.append(svg("path", { class: "halo", d }), svg("path", { class: className, d }));
 }
 
-/* A sample of a line with its meaning, for a caption. */
+/* An entry of a legend: a sample of the line and its meaning. */
 function legendEntry(text, className, style = "") {
   const entry = document.createElement("span");
   entry.append(svg("svg", { viewBox: "0 0 16 7", "aria-hidden": "true" },
