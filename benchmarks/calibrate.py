@@ -1,11 +1,12 @@
-"""Fit the constants of `algorithm="auto"`: time every algorithm over a sweep of shapes, fit, print.
+"""Calibrate `algorithm="auto"`: time every algorithm for many shapes and fit the cost model to the times.
 
     python -m benchmarks.calibrate measure cuda results/bench/calibrate_cuda.jsonl         (100 seconds; --seconds)
-    python -m benchmarks.calibrate fit results/bench/calibrate_cuda.jsonl --out src/flexconv/ops/_rates_cuda.py
+    python -m benchmarks.calibrate fit results/bench/calibrate_cuda.jsonl --out src/flexconv/ops/_calibration_cuda.py
 
-and the same with cpu (10 minutes, on an idle machine). `measure` writes a line of JSON per shape, precision and mode
-as it goes, those of `flexconv bench` and of the networks first; on a GPU it times replayed graphs, in which nothing but
-kernels counts. `fit` also says how good the choices are. `--smoke` measures tiny shapes anywhere.
+Use `cpu` in place of `cuda` to calibrate for CPUs (10 minutes on an idle machine). `measure` writes one line of JSON
+per shape, precision and mode, and starts with the shapes of `flexconv bench` and of the networks. On a GPU it times
+replayed CUDA graphs, which exclude the overhead of the host. `fit` also reports how good the selections are. `--smoke`
+measures tiny shapes on any machine.
 """
 
 from __future__ import annotations
@@ -24,27 +25,26 @@ from typing import IO, NamedTuple
 
 import torch
 
-from benchmarks.fit_rates import Sample, fit_prices, module_text, summary
+from benchmarks.fit_cost_model import Sample, fit_calibration, module_text, summary
 from flexconv import ops
 from flexconv.bench import measure
 from flexconv.bench._ceilings import DTYPES
 from flexconv.bench._layers import SHAPES as LAYERS
 from flexconv.bench._ops import GPU_CASES
 from flexconv.bench._timing import all_in_training
-from flexconv.ops import _rates_cuda
+from flexconv.ops import _calibration_cuda
+from flexconv.ops._cost_model import Calibration, Problem, estimate_times
 from flexconv.ops._geometry import Geometry, resolve_padding
-from flexconv.ops._select import Prices, estimates
-from flexconv.ops._work import Problem
 
-LONGEST = 1e10  # multiplications of a direct convolution worth waiting for (a second or so on two cores)
-PATIENCE = 50.0  # ms on a GPU
+MAX_MULTIPLICATIONS = 1e10  # of a direct convolution on a CPU (about a second on two cores)
+MAX_MILLISECONDS = 50.0  # estimated time on a GPU beyond which an algorithm is not measured
 PRECISIONS = {"fp32": "full", "bf16": "half"}
 
 Timer = Callable[[dict[str, Callable[[], object]], torch.device], dict[str, float]]
 
 
 class Shape(NamedTuple):
-    """One convolution: dims, batch, channels, size, taps, groups; channels out, if not as many as in."""
+    """A convolution. `out` is the number of output channels if it differs from that of input channels."""
 
     dims: int
     batch: int
@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     out: int | None = None
 
     def problem(self, device: str, precision: str) -> Problem:
-        """Centred for images and volumes, causal for sequences."""
+        """Return the problem: causal for sequences, centred for images and volumes."""
         ones = (1,) * self.dims
         weight = (self.out or self.channels, self.channels // self.groups, *(self.taps,) * self.dims)
         pads = resolve_padding("causal" if self.dims == 1 else "same", weight[2:], ones)
@@ -64,16 +64,16 @@ class Shape(NamedTuple):
 
 
 def sweep(device: str) -> list[Shape]:
-    """Shapes from tiny to large, dense and depthwise, around where the algorithms cross."""
+    """Return shapes from tiny to large, dense and depthwise, around the sizes where the fastest algorithm changes."""
     if device == "cpu":
         return [*cpu_shapes()]
     others = [*gpu_shapes()]
-    random.Random(0).shuffle(others)  # whatever time is left for, all kinds are in it
+    random.Random(0).shuffle(others)  # if time runs out, all kinds of shapes have been measured
     return [*dict.fromkeys([*benchmark_shapes(), *others])]
 
 
 def cpu_shapes() -> Iterator[Shape]:
-    """A grid, as far as it does not take too long."""
+    """Yield all combinations that do not take too long."""
     one = itertools.product((1, 8), (16, 48), (128, 784, 4096, 16000), (5, 17, 65, 196, 784, 4000))
     two = itertools.product((1, 16), (8, 24, 48), (16, 32, 96), (3, 5, 9, 17, 33, 65))
     three = itertools.product((2,), (8,), (16, 32), (3, 7, 15))
@@ -81,29 +81,33 @@ def cpu_shapes() -> Iterator[Shape]:
         for batch, channels, size, taps in cases:
             for groups in (1, channels):
                 macs = batch * channels**2 / groups * (size * taps) ** dims
-                if taps <= size + 1 and macs < LONGEST:
+                if taps <= size + 1 and macs < MAX_MULTIPLICATIONS:
                     yield Shape(dims, batch, channels, size, taps, groups)
 
 
 def benchmark_shapes() -> Iterator[Shape]:
-    """What `flexconv bench` runs: convolutions, layers, FlexNet-7 and FlexTCN-6, masks as they start, and open."""
+    """Yield the shapes of `flexconv bench`: convolutions, layers, networks with small and with full masks."""
     for case in itertools.chain(*GPU_CASES):
         yield Shape(len(case.size), case.batch, case.channels, case.size[0], case.taps)
-    first = {32: (5, 33), 1024: (83, 1024), 16000: (1288, 16000)}  # taps of a mask of σ = 0.075, and of an open one
+    taps_of = {
+        32: (5, 33),
+        1024: (83, 1024),
+        16000: (1288, 16000),
+    }  # taps by size: for a mask of σ = 0.075, and for a full one
     for batch, channels, size in LAYERS["cuda"]:
-        for taps in first[size[0]]:
+        for taps in taps_of[size[0]]:
             yield Shape(len(size), batch, channels, size[0], taps)
     pairs = (3, 24), (24, 24), (24, 36), (36, 36), (36, 48), (48, 48)
-    for batch, taps, (channels, out) in itertools.product((64, 512), first[32], pairs):
+    for batch, taps, (channels, out) in itertools.product((64, 512), taps_of[32], pairs):
         yield Shape(2, batch, channels, 32, taps, out=out if out != channels else None)
     for batch, size, inputs in ((64, 1024, 3), (32, 16000, 1)):
-        for taps in first[size]:
+        for taps in taps_of[size]:
             yield Shape(1, batch, inputs, size, taps, out=30)
             yield Shape(1, batch, 30, size, taps)
 
 
 def gpu_shapes() -> Iterator[Shape]:
-    """Around the benchmark: other batches, channels, sizes, taps; depthwise; volumes."""
+    """Yield shapes around those of the benchmark, depthwise convolutions and volumes."""
     grids = [  # dims, batch, channels, size, taps
         (2, (16, 128, 256), (24, 48, 96), (32,), (3, 7, 13, 21, 33)),
         (2, (512,), (24, 36), (32,), (9, 17, 25)),
@@ -140,7 +144,7 @@ SMOKE = [Shape(1, 2, 3, 24, 5), Shape(1, 2, 4, 24, 24, 4), Shape(2, 2, 3, 8, 3, 
 
 
 def time_graphs(calls: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """Milliseconds of each, on a GPU as a replayed graph; what fails, such as for lack of memory, is left out."""
+    """Return milliseconds of each call, on a GPU as a replayed CUDA graph. Calls that fail are left out."""
     seconds = 0.01 if device.type == "cuda" else 0.1
     return {
         name: timing.ms for name, timing in measure(all_in_training(calls, device), device, seconds=seconds).items()
@@ -150,7 +154,7 @@ def time_graphs(calls: dict[str, Callable[[], object]], device: torch.device) ->
 def measure_all(
     device: torch.device, shapes: Iterable[Shape], sink: IO[str], *, seconds: float, timer: Timer = time_graphs
 ) -> None:
-    """A line of JSON for every shape, precision and mode: milliseconds of each algorithm, until time is up."""
+    """Write one line of JSON per shape, precision and mode, with milliseconds of each algorithm, until time is up."""
     end = time.perf_counter() + seconds
     for count, shape in enumerate(shapes):
         if time.perf_counter() > end:
@@ -166,12 +170,13 @@ def measure_all(
 
 
 def _calls(shape: Shape, device: torch.device, precision: str, *, training: bool) -> dict[str, Callable[[], object]]:
-    """What to time: nothing that is estimated to take too long, and FFTs in float32 only, which they always are."""
+    """Return what to time. Long calls are left out, and FFTs are timed once because they always run in float32."""
     problem, cpu = shape.problem(device.type, PRECISIONS[precision]), device.type == "cpu"
     names = ["direct", "fft"] if cpu else ["direct", "fft", "dft"] if precision == "fp32" else ["direct", "dft"]
     if not cpu:
-        guess = estimates(Prices(_rates_cuda.RATES[problem.precision, training], {}), problem)
-        names = [name for name in names if guess.get(name, 0.0) < 1e6 * PATIENCE]
+        calibration = Calibration(_calibration_cuda.COEFFICIENTS[problem.precision, training], {})
+        times = estimate_times(calibration, problem)
+        names = [name for name in names if times.get(name, 0.0) < 1e6 * MAX_MILLISECONDS]
     x, weight = (
         random_tensor(each, device, DTYPES[precision]).requires_grad_(training) for each in (problem.x, problem.weight)
     )
@@ -180,7 +185,7 @@ def _calls(shape: Shape, device: torch.device, precision: str, *, training: bool
 
 
 def random_tensor(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Normal, of unit variance."""
+    """Return normally distributed values of unit variance."""
     return torch.randn(shape, device=device, dtype=dtype)
 
 
@@ -190,7 +195,7 @@ def _run(conv: partial[torch.Tensor]) -> object:
 
 
 def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
-    """Timings by precision and mode; those of FFTs in float32 count for half precision, too."""
+    """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too."""
     rows = [json.loads(line) for line in lines]
     known = [(row, Shape(**{field: row[field] for field in Shape._fields if field in row})) for row in rows]
     ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
@@ -206,17 +211,21 @@ def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
 
 
 def main() -> None:
-    """Measure, or fit."""
-    parser = argparse.ArgumentParser(description="Fit the constants of algorithm='auto'.")
+    """Measure or fit."""
+    parser = argparse.ArgumentParser(description="Calibrate the cost model of algorithm='auto'.")
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure")
     measuring.add_argument("device", choices=("cpu", "cuda"))
     measuring.add_argument("file", type=Path)
-    measuring.add_argument("--seconds", type=float, help="begin no other shape after so long (100 on a GPU)")
-    measuring.add_argument("--smoke", action="store_true", help="tiny shapes, to see that everything runs")
+    measuring.add_argument(
+        "--seconds",
+        type=float,
+        help="start no new shape after this time (GPU: 100)",
+    )
+    measuring.add_argument("--smoke", action="store_true", help="measure tiny shapes, to test that everything runs")
     fitting = commands.add_parser("fit")
     fitting.add_argument("files", type=Path, nargs="+")
-    fitting.add_argument("--out", type=Path, help="write the module here; otherwise it is printed")
+    fitting.add_argument("--out", type=Path, help="file for the module (default: standard output)")
     arguments = parser.parse_args()
     if arguments.command == "measure":
         device, limit = torch.device(arguments.device), 100.0 if arguments.device == "cuda" else float("inf")
@@ -225,15 +234,15 @@ def main() -> None:
             measure_all(device, shapes, sink, seconds=arguments.seconds or limit)
         return
     samples = read_samples(line for file in arguments.files for line in file.read_text().splitlines())
-    prices = {mode: fit_prices(each) for mode, each in sorted(samples.items())}
-    text = module_text(prices, [file.as_posix() for file in arguments.files])
+    calibrations = {mode: fit_calibration(each) for mode, each in sorted(samples.items())}
+    text = module_text(calibrations, [file.as_posix() for file in arguments.files])
     if arguments.out is None:
         print(text, end="")
     else:
         arguments.out.write_text(text)
     for mode, each in sorted(samples.items()):
         print(f"{mode[0]} precision, {'training' if mode[1] else 'inference'}", file=sys.stderr)
-        print(summary(prices[mode], each), file=sys.stderr)
+        print(summary(calibrations[mode], each), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -69,23 +69,23 @@ class Method(NamedTuple):
 
 
 def methods(case: Case) -> Iterator[Method]:
-    """What to compare: cuDNN where it is not hopeless, the FFT, the matrix products by dtype and style."""
+    """What to compare: cuDNN where it is not hopeless, the FFT, the matrix products by dtype and kind."""
     images = len(case.size) == 2
     if images and (case.taps < 33 or case.batch < 512 or case.channels == 48):
         yield Method("cuDNN bf16", _direct, "bf16", channels_last=True)
     yield Method("fft", lambda x, w, g: fft_conv(x, w, None, g), "fp32")
-    styles = ("whole", "axes") if images else ("long",) if case.size[0] > 4096 else ("whole", "long")
+    kinds = ("single", "separable") if images else ("two-level",) if case.size[0] > 4096 else ("single", "two-level")
     for precision in DTYPES:
-        for style in styles:
-            yield Method(f"dft {precision} {style}", partial(_dft, style=style), precision)
+        for kind in kinds:
+            yield Method(f"dft {precision} {kind}", partial(_dft, kind=kind), precision)
 
 
 def _direct(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     return F.conv2d(x, weight, padding=[left for left, _ in geometry.pads])
 
 
-def _dft(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, *, style: str) -> torch.Tensor:
-    return dft_conv(x, weight, None, geometry, style=style)
+def _dft(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, *, kind: str) -> torch.Tensor:
+    return dft_conv(x, weight, None, geometry, kind=kind)
 
 
 def run_case(case: Case, device: torch.device, ceilings: Ceilings) -> list[dict[str, Any]]:

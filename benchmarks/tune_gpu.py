@@ -17,8 +17,8 @@ from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissin
 from flexconv._fast.row_product_triton import IN_PIECES, WHOLE, Cut, launch
 from flexconv.bench import measure
 from flexconv.bench._timing import as_in_training
-from flexconv.ops._dft import make_plan, shortest_circle
-from flexconv.ops._dft_matrices import Points
+from flexconv.ops._dft_matrices import Positions
+from flexconv.ops._dft_plan import make_plan, shortest_circular_length
 from flexconv.ops._dft_transform import _analyse, _synthesise
 
 CUDA = torch.device("cuda")
@@ -51,34 +51,34 @@ def microseconds(function: Callable[[], object]) -> float:
 
 def splits() -> None:
     for batch, channels, length, taps in SEQUENCES:
-        points = Points(length, 0, 1), Points(taps, 1 - taps, 1), Points(length, 0, 1)
-        least = shortest_circle(*points)
+        positions = Positions(length, 0, 1), Positions(taps, 1 - taps, 1), Positions(length, 0, 1)
+        least = shortest_circular_length(*positions)
         plan = make_plan((length,), (taps,), (length,), (taps - 1,), (1,), (1,))
         assert plan is not None
         found = []
         for inner in (64, 80, 96, 112, 128):
             for even in (2, 16, 64):
                 outer = -(-least // (even * inner)) * even
-                circles = outer, inner
-                if (circles not in (each[1] for each in found)) and outer * inner <= 1.15 * least:
-                    found.append((_split_times(batch, channels, length, circles), circles))
+                lengths = outer, inner
+                if (lengths not in (each[1] for each in found)) and outer * inner <= 1.15 * least:
+                    found.append((_split_times(batch, channels, length, lengths), lengths))
         found.sort()
-        taken = next((sum(times) for times, circles in found if circles == plan.x.circles), float("nan"))
-        print(f"{batch} × {channels} × {length}, {taps} taps: {plan.x.circles} takes {taken:.0f} µs; best:")
+        taken = next((sum(times) for times, lengths in found if lengths == plan.x.lengths), float("nan"))
+        print(f"{batch} × {channels} × {length}, {taps} taps: {plan.x.lengths} takes {taken:.0f} µs; best:")
         for times, (outer, inner) in found[:8]:
             print(f"  {outer:4d} × {inner:3d} = {outer * inner}: {times[0]:6.1f} + {times[1]:6.1f} µs", flush=True)
 
 
-def _split_times(batch: int, channels: int, length: int, circles: tuple[int, int]) -> tuple[float, float]:
-    down, across = _random_matrices(circles, length)
+def _split_times(batch: int, channels: int, length: int, lengths: tuple[int, int]) -> tuple[float, float]:
+    down, across = _random_matrices(lengths, length)
     x = torch.randn(batch, channels, length, device=CUDA, dtype=torch.bfloat16)
-    spectra = _analyse(x, [down, across], "long")
-    forth = microseconds(lambda: _analyse(x, [down, across], "long"))
-    return forth, microseconds(lambda: _synthesise(spectra, [down, across], [length], "long"))
+    spectra = _analyse(x, [down, across], "two-level")
+    forth = microseconds(lambda: _analyse(x, [down, across], "two-level"))
+    return forth, microseconds(lambda: _synthesise(spectra, [down, across], [length], "two-level"))
 
 
-def _random_matrices(circles: tuple[int, int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    outer, inner = circles
+def _random_matrices(lengths: tuple[int, int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    outer, inner = lengths
     rows = -(-length // inner)
     down = torch.randn(outer, -(-rows // 8) * 8, device=CUDA, dtype=torch.bfloat16)[:, :rows]
     return down, torch.randn(outer // 2, 2 * inner, 2 * inner, device=CUDA, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""One convolution, several algorithms: they agree with each other, with torch, and with the golden values."""
+"""All algorithms agree with each other, with torch and with the golden values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("algorithm", ["direct", "fft"])
 
 
 class Problem(NamedTuple):
-    """Arguments of one convolution; `pads` is `padding` spelled out, worked out here and not by the package."""
+    """Arguments of one convolution. `pads` is the resolved `padding`, computed independently of the package."""
 
     batch: int
     size: tuple[int, ...]
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     pads: tuple[tuple[int, int], ...]
 
     def tensors(self, dtype=torch.float64):
-        """Positive numbers: sums without cancellation, so that relative errors mean something."""
+        """Return positive tensors, so that sums do not cancel and relative errors are meaningful."""
         out = self.groups * self.multiplier
         x = torch.rand(self.batch, self.groups * self.fan_in, *self.size).to(dtype)
         weight = torch.rand(out, self.fan_in, *self.taps).to(dtype)
@@ -48,11 +48,11 @@ class Problem(NamedTuple):
         return CONV[len(self.size)](x, weight, bias, **options, algorithm=algorithm)
 
     def truth(self, x, weight, bias):
-        """By torch in float64: the window cut out of x amid a sea of zeros, then no padding at all."""
-        sea = 2 * max(0, *(abs(amount) for pair in self.pads for amount in pair))
-        window = F.pad(x.double(), [sea] * 2 * len(self.size))
+        """Compute with torch in float64, with explicit zeros around x and no padding argument."""
+        margin = 2 * max(0, *(abs(amount) for pair in self.pads for amount in pair))
+        window = F.pad(x.double(), [margin] * 2 * len(self.size))
         for axis, (length, (left, right)) in enumerate(zip(self.size, self.pads, strict=True)):
-            window = window.narrow(2 + axis, sea - left, length + left + right)
+            window = window.narrow(2 + axis, margin - left, length + left + right)
         bias = None if bias is None else bias.double()
         return TORCH_CONV[len(self.size)](window, weight.double(), bias, self.stride, 0, self.dilation, self.groups)
 
@@ -70,23 +70,23 @@ def problems(draw, dims, max_stride=3):
     size, taps = per_axis(1, MAX_SIZE[dims]), per_axis(1, MAX_TAPS[dims])
     stride, dilation = per_axis(1, max_stride), per_axis(1, 3)
     reaches = [d * (k - 1) for k, d in zip(taps, dilation, strict=True)]
-    lack = [reach + 1 - length for reach, length in zip(reaches, size, strict=True)]  # left + right must make up for it
+    required = [reach + 1 - length for reach, length in zip(reaches, size, strict=True)]  # the least left + right
 
     def names(axes):
         fits = {
             "causal": True,
-            "valid": all(lack[a] <= 0 for a in axes),
+            "valid": all(required[a] <= 0 for a in axes),
             "same": all(reaches[a] % 2 == 0 for a in axes),
         }
         return st.sampled_from([name for name, fit in fits.items() if fit])
 
     def amounts(axes):
-        least = max(-(-lack[a] // 2) for a in axes)
+        least = max(-(-required[a] // 2) for a in axes)
         return st.integers(least, least + 3)
 
     def pairs(axis):
         left = st.integers(-size[axis] - 3, reaches[axis] + 3)
-        return left.flatmap(lambda n: st.tuples(st.just(n), st.integers(lack[axis] - n, lack[axis] - n + 5)))
+        return left.flatmap(lambda n: st.tuples(st.just(n), st.integers(required[axis] - n, required[axis] - n + 5)))
 
     everywhere = range(dims)
     if draw(st.booleans()):
@@ -100,7 +100,7 @@ def problems(draw, dims, max_stride=3):
 
 
 def error(result, truth):
-    """Relative error after adding one to both: a truth of zeros has no relative error."""
+    """Return the relative error after adding one to both, so that it is defined for a truth of zeros."""
     assert result.shape == truth.shape
     return relative_error(result.double() + 1, truth + 1)
 
@@ -120,7 +120,7 @@ def test_direct_and_fft_equal_torch_for_any_geometry_and_dtype(dims, data, dtype
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @settings(max_examples=15)
 @given(data=st.data())
-def test_direct_and_fft_equal_plain_loops(dims, data):
+def test_direct_and_fft_equal_reference(dims, data):
     problem = data.draw(problems(dims))
     tensors = problem.tensors()
     reference = problem.run("reference", *tensors)
@@ -134,7 +134,7 @@ def test_direct_and_fft_equal_plain_loops(dims, data):
 @example(length=41, taps=40, padding="ahead")
 @example(length=1, taps=299, padding="causal")
 @example(length=257, taps=257, padding="valid")
-def test_long_kernels_and_odd_lengths_agree_in_1d(length, taps, padding):
+def test_fft_equals_torch_for_long_kernels_and_odd_lengths(length, taps, padding):
     taps -= padding == "same" and taps % 2 == 0
     length = max(length, taps) if padding == "valid" else length
     pads = ((0, taps - 1) if padding == "ahead" else resolve(padding, taps - 1),)
@@ -163,13 +163,13 @@ def leaves(size, taps, groups):
 
 @both
 @pytest.mark.parametrize(("dims", "size", "taps", "padding", "groups", "stride", "dilation"), GRADIENTS)
-def test_gradients_are_right(algorithm, dims, size, taps, padding, groups, stride, dilation):
+def test_gradcheck(algorithm, dims, size, taps, padding, groups, stride, dilation):
     options = {"padding": padding, "groups": groups, "stride": stride, "dilation": dilation, "algorithm": algorithm}
     assert torch.autograd.gradcheck(lambda *each: CONV[dims](*each, **options), leaves(size, taps, groups))
 
 
 @both
-def test_second_gradients_are_right(algorithm):
+def test_gradgradcheck(algorithm):
     def conv(*each):
         return conv1d(*each, padding="causal", groups=2, algorithm=algorithm)
 
@@ -181,7 +181,7 @@ TAGS = sorted({key.rpartition("/")[0] for key in Golden("conv_primitives").array
 
 @both
 @pytest.mark.parametrize("tag", TAGS)
-def test_golden_values_are_met_and_golden_bugs_are_not(golden, tag, algorithm):
+def test_matches_golden_values_without_the_reference_bug(golden, tag, algorithm):
     file = golden("conv_primitives")
     conv, padding = (conv1d, "causal") if tag.startswith("causal") else (conv2d, "same")
     y = conv(*(file[f"{tag}/{name}"] for name in ("x", "kernel", "bias")), padding=padding, algorithm=algorithm)
@@ -210,14 +210,14 @@ def test_autocast_accepts_a_half_precision_input_with_a_float32_weight(algorithm
 
 
 @both
-def test_autocast_leaves_float64_alone_as_torch_does(algorithm):
+def test_autocast_does_not_change_float64(algorithm):
     with torch.autocast("cpu", torch.bfloat16):
         y = conv1d(torch.randn(1, 2, 9).double(), torch.randn(2, 2, 3).double(), algorithm=algorithm)
     assert y.dtype == torch.float64
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_fft_gradients_come_in_the_dtype_of_the_inputs(dtype):
+def test_fft_gradients_have_the_dtype_of_the_inputs(dtype):
     leaves = [torch.randn(shape).to(dtype).requires_grad_() for shape in [(2, 2, 9), (2, 2, 3), (2,)]]
     conv1d(*leaves, algorithm="fft").sum().backward()
     assert [leaf.grad.dtype for leaf in leaves] == [dtype] * 3

@@ -1,4 +1,4 @@
-"""Kernels by their factors: the same convolution as with the kernel itself."""
+"""Factored kernels: the same results as with the kernel as a tensor."""
 
 import pytest
 import torch
@@ -12,16 +12,16 @@ from tests.conftest import relative_error
 
 from .test_dft import TOLERANCE, geometry_of
 
-#: size, taps, groups, fan_in, multiplier, style
+#: size, taps, groups, fan_in, multiplier, kind
 CASES = [
-    ((64,), (64,), 1, 4, 4, "whole"),
-    ((64,), (33,), 2, 4, 2, "long"),
-    ((20, 24), (9, 7), 1, 6, 4, "whole"),
-    ((20, 24), (9, 7), 3, 2, 2, "whole"),
-    ((20,), (20,), 1, 3, 5, "whole"),
-    ((20, 24), (9, 7), 1, 6, 4, "axes"),
-    ((12, 12), (5, 5), 4, 1, 1, "whole"),
-    ((6, 8, 7), (3, 5, 3), 1, 2, 3, "axes"),
+    ((64,), (64,), 1, 4, 4, "single"),
+    ((64,), (33,), 2, 4, 2, "two-level"),
+    ((20, 24), (9, 7), 1, 6, 4, "single"),
+    ((20, 24), (9, 7), 3, 2, 2, "single"),
+    ((20,), (20,), 1, 3, 5, "single"),
+    ((20, 24), (9, 7), 1, 6, 4, "separable"),
+    ((12, 12), (5, 5), 4, 1, 1, "single"),
+    ((6, 8, 7), (3, 5, 3), 1, 2, 3, "separable"),
 ]
 
 
@@ -33,25 +33,25 @@ def factored(taps, out, fan_in, rank=8, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case, dtype):
-    size, taps, groups, fan_in, multiplier, style = case
+    size, taps, groups, fan_in, multiplier, kind = case
     torch.manual_seed(0)
     kernel = factored(taps, groups * multiplier, fan_in, dtype=dtype)
     x = torch.randn(3, groups * fan_in, *size).to(dtype).requires_grad_()
     geometry = geometry_of(size, taps, groups)
-    y = dft_conv(x, kernel, None, geometry, style=style)
+    y = dft_conv(x, kernel, None, geometry, kind=kind)
     cotangent = torch.randn(y.shape).to(dtype)
     results = y, *torch.autograd.grad(y, (x, kernel.basis, kernel.mix), cotangent)
     factors = [each.detach().double().requires_grad_() for each in (x, kernel.basis, kernel.mix)]
-    whole = FactoredKernel(KernelBatch([lambda _: (factors[1], factors[2])], torch.float64)).tensor()
-    truth = direct_conv(factors[0], whole, None, geometry)
+    kernel_truth = FactoredKernel(KernelBatch([lambda _: (factors[1], factors[2])], torch.float64)).tensor()
+    truth = direct_conv(factors[0], kernel_truth, None, geometry)
     truths = truth, *torch.autograd.grad(truth, factors, cotangent.double())
     assert [each.dtype for each in results] == [dtype] * 4
     assert max(map(relative_error, results, truths)) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "fft", "dft", "reference"])
-def test_every_algorithm_takes_them(algorithm):
-    kernel, x = factored((9, 9), 4, 2), torch.randn(2, 4, 3, 12).double()  # a kernel higher than the image: taps unread
+def test_every_algorithm_accepts_factored_kernels(algorithm):
+    kernel, x = factored((9, 9), 4, 2), torch.randn(2, 4, 3, 12).double()  # higher than the image
     arguments = None, 1, "same", 1, 2, algorithm
     assert (
         relative_error(conv_nd(2, x, kernel, *arguments), conv_nd(2, x, kernel.tensor(), *arguments[:-1], "direct"))
@@ -59,7 +59,7 @@ def test_every_algorithm_takes_them(algorithm):
     )
 
 
-def test_what_a_tensor_says_of_itself():
+def test_attributes_equal_those_of_tensor():
     kernel = factored((5, 3), 4, 2)
     whole = kernel.tensor()
     assert (kernel.shape, kernel.ndim, kernel.dtype) == (whole.shape, whole.ndim, whole.dtype)
@@ -69,7 +69,7 @@ def test_what_a_tensor_says_of_itself():
     assert relative_error(kernel.to(torch.float32).tensor(), whole) < 1e-6
 
 
-def test_a_kernel_is_rounded_once_whoever_lowers_it():
+def test_kernel_is_rounded_once():
     torch.manual_seed(0)
     kernel = factored((5, 3), 4, 2, dtype=torch.float32)
     whole = kernel.tensor()
@@ -78,8 +78,8 @@ def test_a_kernel_is_rounded_once_whoever_lowers_it():
         assert torch.equal(kernel.tensor(), whole)
 
 
-@pytest.mark.parametrize(("size", "style"), [((12, 12), "whole"), ((12, 12), "axes"), ((40,), "long")])
-def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
+@pytest.mark.parametrize(("size", "kind"), [((12, 12), "single"), ((12, 12), "separable"), ((40,), "two-level")])
+def test_bases_of_a_batch_are_transformed_together(size, kind, monkeypatch):
     torch.manual_seed(0)
     taps = (9,) * len(size)
     factors = [[torch.randn(shape).double() for shape in ((*taps, 8), (out, 3, 8))] for out in (2, 5)]
@@ -88,15 +88,15 @@ def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
     x, geometry = torch.randn(2, 3, *size).double(), geometry_of(size, (7, *taps[1:]), 1)
 
     def results(kernels):
-        outputs = [dft_conv(x, kernel.narrow(2, 1, 7), None, geometry, style=style) for kernel in kernels]
+        outputs = [dft_conv(x, kernel.narrow(2, 1, 7), None, geometry, kind=kind) for kernel in kernels]
         return *outputs, *torch.autograd.grad(sum(y.square().sum() for y in outputs), leaves)
 
     alone = results([FactoredKernel(KernelBatch([source], torch.float64)) for source in sources])
     bases = []
-    transformed = KernelBatch.transformed
+    transformed = KernelBatch.transform_bases
     monkeypatch.setattr(
         KernelBatch,
-        "transformed",
+        "transform_bases",
         lambda self, name, function: transformed(
             self, name, lambda basis: bases.append(basis.shape) or function(basis)
         ),
@@ -107,19 +107,19 @@ def test_kernels_alike_are_transformed_at_once(size, style, monkeypatch):
     assert max(map(relative_error, together, alone)) < 1e-12
 
 
-def test_channels_are_added_to_kernels_alike_at_once():
+def test_mixes_of_same_shape_are_padded_together():
     factors = [(torch.randn(9, 8), torch.randn(out, 3, 8)) for out in (4, 2, 4)]
     batch = KernelBatch(
         [lambda dtype, pair=pair: (pair[0].to(dtype), pair[1].to(dtype)) for pair in factors], torch.float32
     )
-    mixes = [FactoredKernel(batch, number).wide_mix(8) for number in range(3)]
+    mixes = [FactoredKernel(batch, number).padded_mix(8) for number in range(3)]
     for (_, mix), wide in zip(factors, mixes, strict=True):
         assert torch.equal(wide, F.pad(mix, (0, 0, 0, 5)))
     first, second, third = (wide.untyped_storage().data_ptr() for wide in mixes)
     assert first == third != second
 
 
-def test_what_was_computed_without_gradients_is_computed_again_for_them():
+def test_results_without_gradients_are_not_reused_for_training():
     kernel = factored((12,), 4, 4)
     x, geometry = torch.randn(2, 4, 12).double(), geometry_of((12,), (12,), 1)
     with torch.no_grad():

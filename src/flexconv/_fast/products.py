@@ -12,11 +12,11 @@ from ..ops._complex_product import empty_product
 from .triton_support import fits_32_bits, triton_supports
 
 
-def complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
+def complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool) -> torch.Tensor:
     """See `ops._complex_product`."""
     if not triton_supports(a):
         return NotImplemented
-    c = empty_product(a, columns, plain)
+    c = empty_product(a, columns, contiguous)
     if not all(map(fits_32_bits, (a, b, c))):
         return NotImplemented
     from .complex_product_triton import launch

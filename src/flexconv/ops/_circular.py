@@ -1,8 +1,8 @@
-"""Circular correlation of equal-sized axes by FFT, the core of `_fft.py`: y[n] = Σ_j x[(n + j) mod N] · w[j].
+"""Circular correlation by FFT, y[n] = Σ_j x[(n + j) mod N] · w[j], which `_fft.py` is based on.
 
-In the frequency domain Y = X · conj W, summed over input channels; gradients are products of the same kind. Eager code
-lets autograd differentiate it (to any order). Compilers cannot generate complex code, so they see it, and its
-gradient, as one operation each.
+In the frequency domain this is Y = X · conj W, summed over input channels. Eager code is differentiated by autograd,
+any number of times. Compilers cannot generate code for complex numbers, so the correlation and its gradient are one
+custom operator each for them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .._matmul import matmul
 
 
 def circular_correlation(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """x [batch, in, *N], weight [out, in/groups, *taps] with taps ≤ N → [batch, out, *N]."""
+    """Correlate x [batch, in, *N] with weight [out, in/groups, *taps], taps ≤ N → [batch, out, *N]."""
     if torch.compiler.is_compiling() and not exporting():
-        return _opaque(x, weight, groups)
+        return correlation_operator(x, weight, groups)
     return _correlate(x, weight, groups)
 
 
@@ -27,14 +27,23 @@ def _correlate(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tens
     return _inverse(mix_channels(_spectrum(x, size), _spectrum(weight, size), groups), size)
 
 
+def _spectrum(x: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    return torch.fft.rfftn(x, s=size, dim=tuple(range(2, x.ndim)))
+
+
+def _inverse(spectrum: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """Return the real signal. `size` is needed because an odd and an even length can have equally long spectra."""
+    return torch.fft.irfftn(spectrum, s=size, dim=tuple(range(2, spectrum.ndim))).contiguous()
+
+
 def mix_channels(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
     """Σ_i X[b, i, f] · conj W[o, i, f] at every frequency f.
 
-    X [batch, in, *freqs], W [out, in/groups, *freqs], both complex → [batch, out, *freqs].
+    Shapes: X [batch, in, *freqs], W [out, in/groups, *freqs], both complex → [batch, out, *freqs].
     """
     batch, freqs = x.shape[0], x.shape[2:]
     out_channels, fan_in = weight.shape[:2]
-    if fan_in == 1:  # depthwise: nothing to sum. (A lazy conj() is lost on the way through a compiled graph.)
+    if fan_in == 1:  # depthwise: nothing to sum. A compiled graph would lose a lazy conj().
         return x.repeat_interleave(out_channels // groups, 1) * weight.squeeze(1).conj().resolve_conj()
     weight = weight.reshape(groups, out_channels // groups, fan_in, -1).permute(0, 3, 1, 2)
     return _sum_over_channels(x, weight).reshape(batch, out_channels, *freqs)
@@ -43,7 +52,8 @@ def mix_channels(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Te
 def _sum_over_channels(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """X [batch, in, *freqs], W [groups, frequencies, out/groups, in/groups] → [batch, groups, out/groups, frequencies].
 
-    One small matrix product per group and frequency; contiguous first, or they are looped over one by one.
+    This is one small matrix product per group and frequency. Operands that are not contiguous would be multiplied one
+    by one.
     """
     groups, _, _, fan_in = weight.shape
     x = x.reshape(x.shape[0], groups, fan_in, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
@@ -52,9 +62,9 @@ def _sum_over_channels(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def factored_correlation(x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor, groups: int) -> torch.Tensor:
-    """As `circular_correlation` with the kernel Σ_r mix[o, i, r] · basis[r, …], of which only the basis is transformed.
+    """Correlate with the kernel Σ_r mix[o, i, r] · basis[r, …], of which only the basis is transformed.
 
-    x [batch, in, *N], basis [rank, *taps], mix [out, in/groups, rank] → [batch, out, *N].
+    Shapes: x [batch, in, *N], basis [rank, *taps], mix [out, in/groups, rank] → [batch, out, *N].
     """
     size = x.shape[2:]
     spectra = torch.fft.rfftn(basis, size, tuple(range(1, basis.ndim))).flatten(1)  # [rank, frequencies]
@@ -66,17 +76,17 @@ def factored_correlation(x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor
 
 
 @torch.library.custom_op("flexconv::circular_correlation", mutates_args=())
-def _opaque(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+def correlation_operator(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
     return _correlate(x, weight, groups)
 
 
-@_opaque.register_fake
+@correlation_operator.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:  # noqa: ARG001
     return x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:])
 
 
 @torch.library.custom_op("flexconv::circular_correlation_backward", mutates_args=())
-def _opaque_backward(
+def _backward_operator(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, groups: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """∂x[b, i] = Σ_o G[b, o] · W[o, i],   ∂w[o, i] = Σ_b X[b, i] · conj G[b, o], group by group."""
@@ -90,7 +100,7 @@ def _opaque_backward(
     return grad_x, grad_weight[(..., *(slice(k) for k in taps))].contiguous()
 
 
-@_opaque_backward.register_fake
+@_backward_operator.register_fake
 def _(
     grad: torch.Tensor,  # noqa: ARG001
     x: torch.Tensor,
@@ -100,22 +110,13 @@ def _(
     return x.new_empty(x.shape), weight.new_empty(weight.shape)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
     x, weight, ctx.groups = inputs
     ctx.save_for_backward(x, weight)
 
 
-def _gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    return (*_opaque_backward(grad, *ctx.saved_tensors, ctx.groups), None)
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return (*_backward_operator(grad, *ctx.saved_tensors, ctx.groups), None)
 
 
-_opaque.register_autograd(_gradient, setup_context=_remember)
-
-
-def _spectrum(x: torch.Tensor, size: torch.Size) -> torch.Tensor:
-    return torch.fft.rfftn(x, s=size, dim=tuple(range(2, x.ndim)))
-
-
-def _inverse(spectrum: torch.Tensor, size: torch.Size) -> torch.Tensor:
-    """The real signal; its length is said, since odd and even ones have spectra of the same length."""
-    return torch.fft.irfftn(spectrum, s=size, dim=tuple(range(2, spectrum.ndim))).contiguous()
+correlation_operator.register_autograd(_backward, setup_context=_setup_context)

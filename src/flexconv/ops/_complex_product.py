@@ -1,11 +1,12 @@
-"""Complex matrix products at every frequency, of tensors that keep real and imaginary parts apart.
+"""Complex matrix products, one per frequency, with real and imaginary parts in separate slices.
 
-    c[f] = a[f] · b[f], or a[f] · conj b[f];     a [2, F, groups, M, K], b [2, F, groups, K, N] → c [2, F, groups, M, N]
+    c[f] = a[f] · b[f]    or    c[f] = a[f] · conj(b[f])
 
-Part 0 is real, 1 imaginary. Gradients are products of the same kind. Strides may be any, and c is stored in the order
-in which a is, or plainly but for parts and frequencies. One of a and b may have more terms than the other, which meet
-nothing, and c more columns than b, which are 0: GPUs like some numbers better. Half precision there uses a Triton
-kernel, which reads every number once; everything else one real product of blocks twice as large.
+Shapes: a [2, frequencies, groups, M, K], b [2, frequencies, groups, K, N] → c [2, frequencies, groups, M, N]. Index 0
+of the first axis is the real part, index 1 the imaginary part. The gradients are products of the same form.
+
+The operands may be padded to sizes that GPUs handle faster. If `a` and `b` differ in K, the surplus terms are ignored.
+If more columns are requested than `b` has, they are filled with zeros.
 """
 
 from __future__ import annotations
@@ -16,64 +17,68 @@ import torch
 import torch.nn.functional as F
 
 from .._registry import has_fast_version
-from ._steps import Steps, step
+from ._operators import Operators, differentiable_operator
 
 
 @has_fast_version("ops.complex_product")
-def _product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, plain: bool) -> torch.Tensor:
-    c = empty_product(a, columns, plain)
+def _complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool) -> torch.Tensor:
+    c = empty_product(a, columns, contiguous)
     terms = min(a.shape[-1], b.shape[-2])
     a, b = a[..., :terms], b[..., :terms, :columns]
-    c[..., : b.shape[-1]] = _as_blocks(a, b, conjugate)
+    c[..., : b.shape[-1]] = _real_block_product(a, b, conjugate)
     c[..., b.shape[-1] :] = 0.0
     return c
 
 
-def empty_product(a: torch.Tensor, columns: int, plain: bool) -> torch.Tensor:
-    """An empty c: its axes are stored from outer to inner as those of a; if `plain`, only parts and frequencies are."""
+def empty_product(a: torch.Tensor, columns: int, contiguous: bool) -> torch.Tensor:
+    """Allocate c for a given `a`.
+
+    The axes of c are stored in the order in which those of `a` are stored. If `contiguous`, this applies to parts and
+    frequencies only, and every [groups, M, N] block is contiguous.
+    """
     shape = [*a.shape[:4], columns]
-    order = sorted(range(2 if plain else 5), key=lambda axis: -a.stride(axis)) + ([2, 3, 4] if plain else [])
-    where = sorted(range(5), key=order.__getitem__)
-    return a.new_empty([shape[axis] for axis in order]).permute(where)
+    order = sorted(range(2 if contiguous else 5), key=lambda axis: -a.stride(axis)) + ([2, 3, 4] if contiguous else [])
+    inverse_order = sorted(range(5), key=order.__getitem__)
+    return a.new_empty([shape[axis] for axis in order]).permute(inverse_order)
 
 
-def _as_blocks(a: torch.Tensor, b: torch.Tensor, conjugate: bool) -> torch.Tensor:
-    """[re, im] · [[re, im], [−im, re]], as one batch of real products."""
+def _real_block_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool) -> torch.Tensor:
+    """Multiply as one batch of real products, [Re a, Im a] · [[Re b, Im b], [−Im b, Re b]]."""
     real, imaginary = b[0], -b[1] if conjugate else b[1]
     block = torch.cat([torch.cat([real, imaginary], -1), torch.cat([-imaginary, real], -1)], -2)
     c = torch.cat([a[0], a[1]], -1) @ block
     return torch.stack(c.chunk(2, -1))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
     a, b, ctx.conjugate, *_ = inputs
     ctx.save_for_backward(a, b)
 
 
-def _gradient(steps: Steps, ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+def _backward(operators: Operators, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """For c = a b:  ∂a = ∂c b*ᵀ,  ∂bᵀ = ∂cᵀ a*.  For c = a b*:  ∂a = ∂c bᵀ,  ∂b = aᵀ ∂c*."""
     a, b = ctx.saved_tensors
-    product = steps["complex_product"]
+    product = operators["complex_product"]
     terms, columns = b.shape[-2:]
-    for_a = product(gradient, b.mT, not ctx.conjugate, a.shape[-1], False) if ctx.needs_input_grad[0] else None
-    for_b = None
+    grad_a = product(grad, b.mT, not ctx.conjugate, a.shape[-1], False) if ctx.needs_input_grad[0] else None
+    grad_b = None
     if ctx.needs_input_grad[1] and ctx.conjugate:
-        for_b = _with_rows(product(a.mT, gradient, True, columns, True), terms)
+        grad_b = _resize_rows(product(a.mT, grad, True, columns, True), terms)
     elif ctx.needs_input_grad[1]:
-        for_b = _with_rows(product(gradient.mT, a, True, terms, True), columns).mT
-    return for_a, for_b, None, None, None
+        grad_b = _resize_rows(product(grad.mT, a, True, terms, True), columns).mT
+    return grad_a, grad_b, None, None, None
 
 
-def _with_rows(c: torch.Tensor, rows: int) -> torch.Tensor:
-    """The first rows of c, and zeros where it has fewer."""
+def _resize_rows(c: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return the first `rows` rows of c, padded with zeros if it has fewer."""
     missing = rows - c.shape[-2]
     return c[..., :rows, :] if missing <= 0 else F.pad(c, (0, 0, 0, missing))
 
 
-complex_product = step(
+complex_product = differentiable_operator(
     "complex_product",
-    "(Tensor a, Tensor b, bool conjugate, int columns, bool plain) -> Tensor",
-    _product,
-    _keep,
-    _gradient,
+    "(Tensor a, Tensor b, bool conjugate, int columns, bool contiguous) -> Tensor",
+    _complex_product,
+    _setup_context,
+    _backward,
 )

@@ -1,4 +1,4 @@
-"""conv1d, conv2d, conv3d: one convolution, several ways to compute it."""
+"""`conv1d`, `conv2d` and `conv3d`: a convolution that can be computed by several algorithms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ._dft import dft_conv
 from ._direct import direct_conv
 from ._factored import FactoredKernel, as_tensor
 from ._fft import fft_conv
-from ._geometry import Geometry, Padding, drop_unreachable_taps, output_size, resolve_padding
+from ._geometry import Geometry, Padding, drop_unreachable_taps, output_sizes, resolve_padding
 from ._reference import reference_conv
-from ._select import pick
+from ._select import select_algorithm
 
 Algorithm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Geometry], torch.Tensor]
 
@@ -38,17 +38,26 @@ def conv1d(
     groups: int = 1,
     algorithm: str = "auto",
 ) -> torch.Tensor:
-    """1D convolution (cross-correlation, as everywhere in torch) of any length with a kernel of any length.
+    """Convolve sequences with a kernel of any length.
 
-    Shapes: x [batch, in, length], weight [out, in/groups, taps], bias [out] → [batch, out, length'].
+    As in `torch.nn.functional.conv1d`, this is a cross-correlation.
 
     Arguments:
-        stride, dilation, groups: as in `torch.nn.functional.conv1d`.
-        padding: "same" (odd kernels, output length ⌈length/stride⌉), "causal" (all zeros on the left: output n sees
-            inputs ≤ n), "valid", an int, a (left, right) pair inside a sequence. Negative amounts skip samples.
-        algorithm: "direct" (cost grows with taps), "fft" (cost does not), "dft" (the same by matrix products, for
-            tensor cores), "reference" (plain loops, for tests) or "auto", the cheapest by a cost model (of the
-            first two on a CPU).
+        x: Input [batch, in, length].
+        weight: Kernel [out, in/groups, taps].
+        bias: Optional bias [out].
+        stride: Step between outputs.
+        padding: "same" (odd kernels only; the output length is ⌈length/stride⌉), "causal" (zeros on the left only, so
+            that output n depends on inputs ≤ n), "valid" (none), an int for both sides, or a sequence with one entry
+            per axis, which may also be a (left, right) pair. Negative amounts skip samples.
+        dilation: Distance between taps.
+        groups: Number of groups of channels that are convolved separately.
+        algorithm: "direct" (the cost grows with the number of taps), "fft" (it does not), "dft" (the same, as matrix
+            products for tensor cores) or "reference" (plain loops, for tests). "auto" selects the fastest one by a
+            cost model; on a CPU, it selects "direct" or "fft".
+
+    Returns:
+        The output [batch, out, length'].
 
     """
     return conv_nd(1, x, weight, bias, stride, padding, dilation, groups, algorithm)
@@ -65,7 +74,7 @@ def conv2d(
     groups: int = 1,
     algorithm: str = "auto",
 ) -> torch.Tensor:
-    """2D convolution; see `conv1d`. x [batch, in, H, W], weight [out, in/groups, h, w]."""
+    """Convolve images x [batch, in, H, W] with a kernel [out, in/groups, h, w]. See `conv1d` for the arguments."""
     return conv_nd(2, x, weight, bias, stride, padding, dilation, groups, algorithm)
 
 
@@ -80,7 +89,10 @@ def conv3d(
     groups: int = 1,
     algorithm: str = "auto",
 ) -> torch.Tensor:
-    """3D convolution; see `conv1d`. x [batch, in, T, H, W], weight [out, in/groups, t, h, w]."""
+    """Convolve volumes x [batch, in, T, H, W] with a kernel [out, in/groups, t, h, w].
+
+    See `conv1d` for the arguments.
+    """
     return conv_nd(3, x, weight, bias, stride, padding, dilation, groups, algorithm)
 
 
@@ -95,25 +107,25 @@ def conv_nd(
     groups: int,
     algorithm: str,
 ) -> torch.Tensor:
-    """The shared body of conv1d, conv2d and conv3d: check, resolve, choose, compute."""
+    """Compute conv1d, conv2d or conv3d. In addition, `weight` may be a `FactoredKernel`."""
     if algorithm != "auto" and algorithm not in ALGORITHMS:
         unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
     _check_tensors(dims, x, weight, bias, positive_int("groups", groups))
     stride = per_axis("stride", stride, dims, minimum=1)
     dilation = per_axis("dilation", dilation, dims, minimum=1)
     geometry = Geometry(stride, resolve_padding(padding, weight.shape[2:], dilation), dilation, groups)
-    for size, taps, step, pads, spread in zip(x.shape[2:], weight.shape[2:], *geometry[:3], strict=True):
-        if output_size(size, taps, step, pads, spread) < 1:
+    for outputs in output_sizes(x.shape[2:], weight.shape[2:], geometry):
+        if outputs < 1:
             raise ArgumentError(
-                f"nothing to compute: input size {tuple(x.shape[2:])} with padding {geometry.pads} is smaller than "
-                f"the kernel {tuple(weight.shape[2:])} with dilation {dilation}"
+                f"the output would be empty: input size {tuple(x.shape[2:])} with padding {geometry.pads} is smaller "
+                f"than the kernel {tuple(weight.shape[2:])} with dilation {dilation}"
             )
     if not exporting():
         weight, geometry = drop_unreachable_taps(x, weight, geometry)
     if algorithm == "auto":
-        algorithm = pick(x, weight, geometry)
+        algorithm = select_algorithm(x, weight, geometry)
     if algorithm == "fft" and x.shape[0] == 0:
-        algorithm = "direct"  # an FFT of an empty batch is an error in some FFT libraries
+        algorithm = "direct"  # some FFT libraries reject an empty batch
     if algorithm in ("fft", "dft"):
         return (fft_conv if algorithm == "fft" else dft_conv)(x, weight, bias, geometry)
     return ALGORITHMS[algorithm](x, as_tensor(weight), bias, geometry)
@@ -131,7 +143,7 @@ def _check_tensors(
             raise ArgumentTypeError(f"{name} must be a real floating-point tensor; got {tensor.dtype}")
     if x.ndim != dims + 2 or weight.ndim != dims + 2:
         raise ArgumentError(
-            f"conv{dims}d wants x and weight of {dims + 2} dimensions; "
+            f"conv{dims}d requires x and weight with {dims + 2} dimensions; "
             f"got shapes {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     if 0 in weight.shape or 0 in x.shape[1:]:
@@ -145,10 +157,11 @@ def _check_tensors(
             raise ArgumentTypeError(f"x is {x.dtype} but {name} is {tensor.dtype}: convert one of them")
     out_channels, fan_in = weight.shape[:2]
     if out_channels % groups:
-        raise ArgumentError(f"weight has {out_channels} output channels, not divisible by groups={groups}")
+        raise ArgumentError(f"weight has {out_channels} output channels, which is not divisible by groups={groups}")
     if x.shape[1] != fan_in * groups:
         raise ArgumentError(
-            f"x has {x.shape[1]} channels; weight {tuple(weight.shape)} with groups={groups} wants {fan_in * groups}"
+            f"x has {x.shape[1]} channels, but weight {tuple(weight.shape)} with groups={groups} requires "
+            f"{fan_in * groups}"
         )
     if bias is not None and tuple(bias.shape) != (out_channels,):
         raise ArgumentError(f"bias must have shape ({out_channels},); got {tuple(bias.shape)}")

@@ -1,4 +1,7 @@
-"""Convolution as a product of spectra, y = F⁻¹( F(x) · conj F(w) ): cost does not depend on the number of taps."""
+"""Convolution by the fast Fourier transform, y = F⁻¹(F(x) · conj F(w)).
+
+The cost depends on the size of the input and hardly on the number of taps.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ def fft_conv(
 ) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size'].
 
-    Computed in float32 (float64 for float64), also under autocast: half precision has no trustworthy FFT.
+    The computation is in float32 (float64 for float64 inputs), also under autocast, because FFTs in half precision are
+    inaccurate or not available.
     """
     device = x.device.type
-    lowered = autocast_enabled(device) and x.dtype != torch.float64  # float64 is exempt from autocast everywhere
+    lowered = autocast_enabled(device) and x.dtype != torch.float64  # autocast does not apply to float64
     out_dtype = torch.get_autocast_dtype(device) if lowered else x.dtype
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     with no_autocast(device):
@@ -30,30 +34,30 @@ def fft_conv(
 
 
 def _fft_conv(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> torch.Tensor:
-    """Lay x and the kernel on circles, correlate, and take the wanted outputs."""
-    each = zip(x.shape[2:], weight.shape[2:], geometry.pads, geometry.dilation, strict=True)
-    outputs = tuple(output_size(size, taps, 1, pads, dilation) for size, taps, pads, dilation in each)
+    """Pad x to the circular lengths, correlate, and select the outputs."""
+    axes = zip(x.shape[2:], weight.shape[2:], geometry.pads, geometry.dilation, strict=True)
+    outputs = tuple(output_size(size, taps, 1, pads, dilation) for size, taps, pads, dilation in axes)
     x, pads = skip_unread_samples(x, geometry.pads)
-    circles = circular_sizes(tuple(x.shape[2:]), tuple(weight.shape[2:]), pads, geometry.dilation)
-    fill = zip(pads, circles, x.shape[2:], strict=True)
-    x = zero_pad(x, tuple((left, n - left - size) for (left, _), n, size in fill))
+    lengths = circular_lengths(tuple(x.shape[2:]), tuple(weight.shape[2:]), pads, geometry.dilation)
+    axes = zip(pads, lengths, x.shape[2:], strict=True)
+    x = zero_pad(x, tuple((left, length - left - size) for (left, _), length, size in axes))
     if isinstance(weight, FactoredKernel) and weight.shape[1] > 1 and not torch.compiler.is_compiling():
         basis = _dilate(weight.basis.movedim(-1, 0).unsqueeze(1), geometry.dilation).squeeze(1)
         y = factored_correlation(x, basis, weight.mix, geometry.groups)
     else:
         y = circular_correlation(x, _dilate(as_tensor(weight), geometry.dilation), geometry.groups)
-    wanted = (slice(0, size, stride) for size, stride in zip(outputs, geometry.stride, strict=True))
-    return y[(..., *wanted)].contiguous()
+    selected = (slice(0, size, stride) for size, stride in zip(outputs, geometry.stride, strict=True))
+    return y[(..., *selected)].contiguous()
 
 
-def circular_sizes(
+def circular_lengths(
     size: tuple[int, ...], taps: tuple[int, ...], pads: tuple[tuple[int, int], ...], dilation: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Smallest fast circular length per axis whose wrapped part no wanted output can see.
+    """Return the shortest fast circular length per axis for which no sample wraps around into an output.
 
-    Wanted outputs read positions −left … L + right − 1 of x. Wrapping at N brings the start of x in
-    from the right and its end in from the left; neither reaches a wanted output once
-    N ≥ L + max(left, right). Kernel and outputs have to fit as well.
+    The outputs read the positions −left … L + right − 1 of x. With a circular length N, the start of x reappears on the
+    right and its end on the left. Neither reaches an output if N ≥ L + max(left, right). The kernel and the outputs
+    must also fit into N.
     """
     return tuple(
         fast_length(max(length + max(pair), span(k, d), output_size(length, k, 1, pair, d)))
@@ -62,7 +66,7 @@ def circular_sizes(
 
 
 def fast_length(minimum: int) -> int:
-    """The smallest even 2^a·3^b·5^c·7^d that is at least `minimum` (1 for a single sample)."""
+    """Return the smallest even 2^a·3^b·5^c·7^d that is at least `minimum`, or 1 for a single sample."""
     if minimum <= 1:
         return 1
     best = 1 << (minimum - 1).bit_length()
@@ -81,11 +85,11 @@ def fast_length(minimum: int) -> int:
 
 
 def _dilate(weight: torch.Tensor, dilation: tuple[int, ...]) -> torch.Tensor:
-    """Zeros between the taps: [a, b] with dilation 3 is [a, 0, 0, b]."""
+    """Insert zeros between the taps: [a, b] with dilation 3 becomes [a, 0, 0, b]."""
     for axis, step in enumerate(dilation):
         if step > 1:
             axis += 2
             taps = weight.shape[axis]
-            spread = F.pad(weight.movedim(axis, -1).unsqueeze(-1), (0, step - 1)).flatten(-2)
-            weight = spread[..., : span(taps, step)].movedim(-1, axis)
+            dilated = F.pad(weight.movedim(axis, -1).unsqueeze(-1), (0, step - 1)).flatten(-2)
+            weight = dilated[..., : span(taps, step)].movedim(-1, axis)
     return weight

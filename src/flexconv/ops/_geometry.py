@@ -1,12 +1,12 @@
-"""Where a convolution reads and writes: padding, output sizes, and the taps that can matter.
+"""Geometry of a convolution: padding, output sizes, and which taps and samples can contribute.
 
-One axis at a time. An input of length L and a kernel of K taps with dilation d give
+Along one axis, an input of length L and a kernel of K taps with dilation d give
 
     y[n] = Σ_j w[j] · x[n·stride + j·d − left],        x = 0 outside [0, L)
 
-so a convolution is fixed by (left, right) padding. Either may be negative: that many samples at
-that end are never read. A kernel whose outer taps were cropped away is the same convolution with
-less padding, which is how a small FlexConv window costs only what it holds.
+The padding is a pair (left, right) per axis. Negative padding means that samples at that end are never read. Removing
+outer taps of a kernel gives a smaller kernel with less padding, so a FlexConv with a small mask costs as much as an
+ordinary convolution with a small kernel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from ._factored import FactoredKernel
 
 Kernel = TypeVar("Kernel", bound=torch.Tensor | FactoredKernel)
 
-Pads = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[str | int | Sequence[int]]
+"""Padding as a user writes it: "same", "valid", "causal", an int, or a sequence with one entry per axis.
+
+An entry of a sequence is a name, an int or a (left, right) pair.
+"""
+
+Pads = tuple[tuple[int, int], ...]
+"""Resolved padding: one (left, right) pair per axis. Negative amounts skip samples."""
 
 PADDING_NAMES = ("same", "valid", "causal")
 
 
 class Geometry(NamedTuple):
-    """Everything about a convolution that is not a tensor; one entry per spatial axis."""
+    """Everything that defines a convolution besides its tensors. Tuples have one entry per spatial axis."""
 
     stride: tuple[int, ...]
     pads: Pads
@@ -39,15 +45,31 @@ class Geometry(NamedTuple):
 
 
 def span(taps: int, dilation: int) -> int:
-    """Samples from the first to the last tap of a dilated kernel."""
+    """Return the number of samples from the first to the last tap of a dilated kernel."""
     return dilation * (taps - 1) + 1
 
 
-def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequence[int]) -> Pads:
-    """`padding` in any accepted form as (left, right) per axis.
+def output_size(length: int, taps: int, stride: int, pads: tuple[int, int], dilation: int) -> int:
+    """Return the number of outputs along one axis."""
+    return (length + pads[0] + pads[1] - span(taps, dilation)) // stride + 1
 
-    A name ("same", "valid", "causal"), an int, or a sequence with one entry per axis: a name, an int
-    or a (left, right) pair. "same" puts half the span on either side, so it wants an odd span.
+
+def output_sizes(size: Sequence[int], taps: Sequence[int], geometry: Geometry) -> tuple[int, ...]:
+    """Return the number of outputs along each axis."""
+    axes = zip(size, taps, geometry.stride, geometry.pads, geometry.dilation, strict=True)
+    return tuple(output_size(*axis) for axis in axes)
+
+
+def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequence[int]) -> Pads:
+    """Return padding in any accepted form as a (left, right) pair per axis.
+
+    Arguments:
+        padding: A name, an int, or a sequence with one entry per axis: a name, an int or a (left, right) pair. "same"
+            pads both sides equally so that the output is as large as the input, which requires an odd kernel size or
+            an even dilation. "causal" pads the left side only. "valid" does not pad.
+        kernel_size: Number of taps per axis.
+        dilation: Dilation per axis.
+
     """
     dims = len(kernel_size)
     if isinstance(padding, str) or as_int(padding) is not None:
@@ -62,7 +84,7 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
 
 
 def plain_padding(padding: Padding) -> Padding:
-    """`padding` as it was written, with plain ints for whole numbers of other kinds."""
+    """Return `padding` in the same form, with Python ints in place of other integer types such as those of NumPy."""
     if isinstance(padding, str):
         return padding
     if (number := as_int(padding)) is not None:
@@ -80,8 +102,8 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
         if entry == "same":
             if reach % 2:
                 raise ArgumentError(
-                    f"padding='same' centres the kernel and needs an odd kernel size; got {taps}. "
-                    f"Use {taps - 1 or 1} or {taps + 1}, or padding='causal', or (left, right) integers"
+                    f"padding='same' centres the kernel and requires an odd kernel size; got {taps}. "
+                    f"Use {taps - 1 or 1} or {taps + 1}, padding='causal', or a (left, right) pair"
                 )
             return reach // 2, reach // 2
         unknown_name("padding", entry, PADDING_NAMES)
@@ -94,16 +116,11 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
     raise ArgumentTypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
 
 
-def output_size(length: int, taps: int, stride: int, pads: tuple[int, int], dilation: int) -> int:
-    """Number of outputs along one axis."""
-    return (length + pads[0] + pads[1] - span(taps, dilation)) // stride + 1
-
-
 def drop_unreachable_taps(x: torch.Tensor, weight: Kernel, geometry: Geometry) -> tuple[Kernel, Geometry]:
-    """Cut off taps that only ever meet padding, whatever the output position.
+    """Remove outer taps that are only ever multiplied by padding.
 
-    Tap j meets x[n·stride + j·d − left] for n = 0 … N−1; it can matter only where that range crosses
-    [0, L). A kernel of 33 taps centred on 8 pixels is one of 15.
+    Tap j is multiplied by x[n·stride + j·d − left] for n = 0 … N − 1. It contributes only if that range overlaps [0,
+    L). For example, a centred kernel of 33 taps on 8 pixels is reduced to 15 taps.
     """
     pads = list(geometry.pads)
     for axis, (stride, (left, right), dilation) in enumerate(
@@ -120,18 +137,18 @@ def drop_unreachable_taps(x: torch.Tensor, weight: Kernel, geometry: Geometry) -
 
 
 def skip_unread_samples(x: torch.Tensor, pads: Pads) -> tuple[torch.Tensor, Pads]:
-    """Negative padding as a view: the samples it names are narrowed away, what is left to pad is ≥ 0."""
+    """Replace negative padding by a view of the samples that are read. Returns the view and the rest of the padding."""
     rest: list[tuple[int, int]] = []
     for axis, (left, right) in enumerate(pads):
         length = x.shape[2 + axis]
-        if (left < 0 or right < 0) and max(0, -left) + max(0, -right) <= length:  # the plain case, also for symbols
+        if (left < 0 or right < 0) and max(0, -left) + max(0, -right) <= length:  # usual, also with symbolic sizes
             x = x.narrow(2 + axis, max(0, -left), length - max(0, -left) - max(0, -right))
             left, right = max(0, left), max(0, right)
         elif left < 0 or right < 0:
             start = min(max(0, -left), length)
             stop = max(start, length - max(0, -right))
             x = x.narrow(2 + axis, start, stop - start)
-            # where more is skipped than there is, padding on the other side gives way
+            # more samples are skipped than there are: the rest is skipped from the padding of the other side
             missing = max(0, -left) + max(0, -right) - (length - (stop - start))
             left, right = max(0, left), max(0, right)
             taken = min(missing, left)
@@ -141,7 +158,7 @@ def skip_unread_samples(x: torch.Tensor, pads: Pads) -> tuple[torch.Tensor, Pads
 
 
 def zero_pad(x: torch.Tensor, pads: Pads) -> torch.Tensor:
-    """Zeros around the spatial axes of `x` [batch, channels, *size]."""
+    """Pad the spatial axes of x [batch, channels, *size] with zeros."""
     if any(left or right for left, right in pads):
         x = F.pad(x, [amount for pair in reversed(pads) for amount in pair])
     return x

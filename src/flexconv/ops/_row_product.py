@@ -1,10 +1,9 @@
-"""One matrix times many sequences, each laid out as rows: y[s] = matrix · x[s].
+"""One matrix times many sequences, each laid out as the rows of a matrix: y[s] = matrix · x[s].
 
-    matrix [m, k], x [sequences, length ≤ k·width] → y [sequences, length' ≤ m·width]
+    matrix [M, K], x [sequences, length ≤ K·width] → y [sequences, length' ≤ M·width]
 
-Position p of a sequence is row p // width, column p mod width. What x lacks behind its end counts as zero, what y would
-have behind its own is not computed. Half precision on a GPU uses a Triton kernel, to which ends anywhere are free;
-everything else a batch of products, with copies where ends do not fit.
+Position p of a sequence is row p // width and column p mod width. Positions beyond the end of x count as zeros, and
+positions beyond the end of y are not returned.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .._registry import has_fast_version
 
 @has_fast_version("ops.row_product")
 def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) -> torch.Tensor:
-    """The first `length` positions of matrix · x[s], for every s."""
+    """Return the first `length` positions of matrix · x[s] for every sequence s."""
     rows, terms = matrix.shape
     missing = terms * width - x.shape[1]
     x = (F.pad(x, (0, missing)) if missing else x).view(-1, terms, width)

@@ -1,8 +1,8 @@
-"""`algorithm="auto"`: estimate what each algorithm would cost, take the cheapest.
+"""The choice for `algorithm="auto"`: the algorithm with the shortest estimated time.
 
-The estimate is work (`_work.py`) times nanoseconds per unit (`_rates_cpu.py`, `_rates_cuda.py`, written by
-`benchmarks/calibrate.py`). It reads shapes, the precision, and whether gradients will be wanted: no timing, no
-synchronisation, the same answer every time. Where measurements contradicted the estimate, they are listed.
+The estimate (`_cost_model.py`) depends on shapes, precision, and whether gradients are needed. Nothing is timed and the
+device is not synchronised, so the same shapes always give the same choice. Where a measurement contradicts the
+estimate, the measured choice is listed as an override and also applies to similar shapes.
 """
 
 from __future__ import annotations
@@ -10,95 +10,83 @@ from __future__ import annotations
 import functools
 import math
 from operator import index
-from typing import NamedTuple
 
 import torch
 
 from .._context import autocast_enabled, exporting
-from . import _rates_cpu, _rates_cuda
+from . import _calibration_cpu, _calibration_cuda
+from ._cost_model import Calibration, Problem, estimate_times
 from ._factored import FactoredKernel
 from ._geometry import Geometry
-from ._work import WORK, Problem
 
-NEAR_TIE = 0.9  # direct convolutions vary more around their estimate, so that a tie goes to the others
+DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
-NEARBY = 1.2  # ratio of sizes up to which a surprise is expected again
-
-
-class Prices(NamedTuple):
-    """What was measured, for one precision ("full", "half") and with gradients or without."""
-
-    rates: dict[str, dict[str, tuple[float, ...]]]  # by algorithm and regime: nanoseconds per call, per unit of work
-    surprises: dict[tuple[int, ...], str]  # by landmark: what was fastest, against the estimate
+SIMILAR = 1.2  # largest ratio between sizes for which an override applies
 
 
-def pick(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> str:
-    """The name of the cheapest algorithm for these shapes on this device."""
+def select_algorithm(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> str:
+    """Return the name of the algorithm that should be fastest for these shapes on this device."""
     if exporting() or 0 in x.shape:
-        return "direct"  # exported graphs hold plain convolutions, and there is nothing to gain on nothing
+        return "direct"  # exported graphs contain plain convolutions, and an empty input needs no choice
     device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     rank = weight.mix.shape[-1] if isinstance(weight, FactoredKernel) else None
-    problem = Problem(device, precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
-    return (_pick if torch.compiler.is_compiling() else _remembered_pick)(problem, training)
+    problem = Problem(device, compute_precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
+    return (select_for if torch.compiler.is_compiling() else _cached_select_for)(problem, training)
 
 
-def precision(x: torch.Tensor, device: str) -> str:
-    """What a convolution of x will be computed in: "half" (bfloat16, float16) or "full". CPUs are priced in full."""
+def compute_precision(x: torch.Tensor, device: str) -> str:
+    """Return the precision of a convolution of x: "half" (bfloat16, float16) or "full".
+
+    On a CPU it is always "full", the only precision for which there are measurements.
+    """
     if device == "cpu" or x.dtype == torch.float64:
         return "full"
     dtype = torch.get_autocast_dtype(device) if autocast_enabled(device) else x.dtype
     return "half" if dtype.itemsize == 2 else "full"
 
 
-def _pick(problem: Problem, training: bool) -> str:
-    table = _rates_cuda if problem.device == "cuda" else _rates_cpu
+def select_for(problem: Problem, training: bool) -> str:
+    """Return the name of the algorithm for a problem, with or without gradients."""
+    table = _calibration_cuda if problem.device == "cuda" else _calibration_cpu
     mode = problem.precision, training
-    return cheapest(Prices(table.RATES[mode], table.SURPRISES.get(mode, {})), problem)
+    return fastest_algorithm(Calibration(table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})), problem)
 
 
 # an estimate takes longer than a small convolution on a GPU
-_remembered_pick = functools.lru_cache(maxsize=4096)(_pick)
+_cached_select_for = functools.lru_cache(maxsize=4096)(select_for)
 
 
-def cheapest(prices: Prices, problem: Problem) -> str:
-    """The algorithm that should take the least time."""
-    if prices.surprises:
-        mine, nearest, known = landmark(problem), math.inf, "direct"
-        for other, name in prices.surprises.items():  # torch.compile follows loops, not min() of such things
-            ratio = _ratio(mine, other)
-            if ratio < nearest:
-                nearest, known = ratio, name
-        if nearest <= NEARBY:
-            return known
-    guess = estimates(prices, problem)
+def fastest_algorithm(calibration: Calibration, problem: Problem) -> str:
+    """Return the algorithm of the most similar override, or else the one with the shortest estimated time."""
+    if calibration.overrides:
+        key, smallest, override = override_key(problem), math.inf, "direct"
+        for other, name in calibration.overrides.items():  # a loop, because torch.compile does not support min() here
+            ratio = _largest_ratio(key, other)
+            if ratio < smallest:
+                smallest, override = ratio, name
+        if smallest <= SIMILAR:
+            return override
+    times = estimate_times(calibration, problem)
     best = "direct"
-    for name in guess:
-        if (NEAR_TIE if best == "direct" else 1.0) * guess[name] < guess[best]:
+    for name in times:
+        if (DIRECT_HANDICAP if best == "direct" else 1.0) * times[name] < times[best]:
             best = name
     return best
 
 
-def estimates(prices: Prices, problem: Problem) -> dict[str, float]:
-    """Nanoseconds of each algorithm whose prices are known."""
-    guess = {}
-    for name, regimes in prices.rates.items():
-        work = WORK[name](problem)
-        if work is not None and work.regime in regimes:
-            units = (1.0, *work.units)
-            guess[name] = sum(rate * amount for rate, amount in zip(regimes[work.regime], units, strict=True))
-    return guess
-
-
-def landmark(problem: Problem) -> tuple[int, ...]:
-    """What a problem is remembered by: channels in, out and per group, batch, sizes, taps, outputs."""
+def override_key(problem: Problem) -> tuple[int, ...]:
+    """Return what overrides are listed by: channels in, out and per group, batch size, sizes, taps and outputs."""
     batch, channels, *size = problem.x
     out, fan_in, *taps = problem.weight
     return tuple(index(n) for n in (channels, out, fan_in, batch, *size, *taps, *problem.outputs))
 
 
-def _ratio(mine: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """How far sizes are apart at most; infinite if channels differ: libraries have kernels for some numbers of them."""
-    if len(mine) != len(other) or mine[:3] != other[:3]:
+def _largest_ratio(key: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Return the largest ratio between two sizes. It is infinite if the channels differ.
+
+    Libraries have special code for certain numbers of channels, so measurements do not carry over to other numbers.
+    """
+    if len(key) != len(other) or key[:3] != other[:3]:
         return math.inf
-    return max(max(a / b, b / a) for a, b in zip(mine[3:], other[3:], strict=True))
+    return max(max(a / b, b / a) for a, b in zip(key[3:], other[3:], strict=True))

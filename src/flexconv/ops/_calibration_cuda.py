@@ -1,8 +1,8 @@
-"""Nanoseconds per unit of work, fitted to `results/bench/calibrate_cuda.jsonl`: see `_select.py`."""
+"""Coefficients fitted to `results/bench/calibrate_cuda.jsonl`. See `_cost_model.py`."""
 
 from __future__ import annotations
 
-RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
+COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
     ("full", False): {
         "direct": {
             "1D narrow dense aligned": (13800.0, 2.04e-05, 0.00508),
@@ -39,15 +39,15 @@ RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
             "3D wide depthwise": (22000.0, 0.000358, 0.0163, 0.00276),
         },
         "dft": {
-            "1D long dense": (65700.0, 7.26e-05, 0.000149, 0.000262, 0.0),
-            "1D long depthwise": (30900.0, 3.28e-05, 0.000524, 0.00224, 0.00846),
-            "1D whole dense": (39600.0, 4.02e-05, 5.61e-05, 5.46e-05, 0.00664),
-            "1D whole depthwise": (30900.0, 3.66e-05, 0.0006, 0.00246, 0.00711),
-            "2D axes dense": (92000.0, 3.99e-05, 9.17e-05, 3.78e-05, 0.0114),
-            "2D axes depthwise": (30900.0, 3.26e-05, 0.000447, 0.00093, 0.0105),
-            "2D whole dense": (41800.0, 2.84e-05, 5.89e-05, 3.11e-05, 0.0141),
-            "2D whole depthwise": (30800.0, 3.1e-05, 0.000598, 0.0165, 0.00265),
-            "3D axes dense": (55400.0, 4.8e-05, 0.000136, 0.000374, 0.0134),
+            "1D two-level dense": (65700.0, 7.26e-05, 0.000149, 0.000262, 0.0),
+            "1D two-level depthwise": (30900.0, 3.28e-05, 0.000524, 0.00224, 0.00846),
+            "1D single dense": (39600.0, 4.02e-05, 5.61e-05, 5.46e-05, 0.00664),
+            "1D single depthwise": (30900.0, 3.66e-05, 0.0006, 0.00246, 0.00711),
+            "2D separable dense": (92000.0, 3.99e-05, 9.17e-05, 3.78e-05, 0.0114),
+            "2D separable depthwise": (30900.0, 3.26e-05, 0.000447, 0.00093, 0.0105),
+            "2D single dense": (41800.0, 2.84e-05, 5.89e-05, 3.11e-05, 0.0141),
+            "2D single depthwise": (30800.0, 3.1e-05, 0.000598, 0.0165, 0.00265),
+            "3D separable dense": (55400.0, 4.8e-05, 0.000136, 0.000374, 0.0134),
         },
     },
     ("full", True): {
@@ -86,15 +86,15 @@ RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
             "3D wide depthwise": (56000.0, 0.00101, 0.0293, 0.00969),
         },
         "dft": {
-            "1D long dense": (162000.0, 0.000157, 0.000309, 0.000675, 0.00309),
-            "1D long depthwise": (96000.0, 6.65e-05, 0.00158, 0.0, 0.0234),
-            "1D whole dense": (93200.0, 8.28e-05, 0.000113, 0.0, 0.0196),
-            "1D whole depthwise": (96100.0, 7.49e-05, 0.00174, 0.0, 0.0209),
-            "2D axes dense": (240000.0, 8.57e-05, 0.000275, 0.000148, 0.0283),
-            "2D axes depthwise": (96600.0, 5.92e-05, 0.000846, 0.0, 0.0309),
-            "2D whole dense": (108000.0, 6.61e-05, 0.000119, 0.000165, 0.0269),
-            "2D whole depthwise": (95700.0, 5.13e-05, 0.00158, 0.0555, 0.00414),
-            "3D axes dense": (137000.0, 0.000196, 0.0004, 0.000865, 0.0325),
+            "1D two-level dense": (162000.0, 0.000157, 0.000309, 0.000675, 0.00309),
+            "1D two-level depthwise": (96000.0, 6.65e-05, 0.00158, 0.0, 0.0234),
+            "1D single dense": (93200.0, 8.28e-05, 0.000113, 0.0, 0.0196),
+            "1D single depthwise": (96100.0, 7.49e-05, 0.00174, 0.0, 0.0209),
+            "2D separable dense": (240000.0, 8.57e-05, 0.000275, 0.000148, 0.0283),
+            "2D separable depthwise": (96600.0, 5.92e-05, 0.000846, 0.0, 0.0309),
+            "2D single dense": (108000.0, 6.61e-05, 0.000119, 0.000165, 0.0269),
+            "2D single depthwise": (95700.0, 5.13e-05, 0.00158, 0.0555, 0.00414),
+            "3D separable dense": (137000.0, 0.000196, 0.0004, 0.000865, 0.0325),
         },
     },
     ("half", False): {
@@ -133,15 +133,15 @@ RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
             "3D wide depthwise": (22000.0, 0.000358, 0.0163, 0.00276),
         },
         "dft": {
-            "1D long dense": (29000.0, 2.43e-06, 8.22e-05, 1.6e-05, 0.00166),
-            "1D long depthwise": (24700.0, 5.63e-08, 0.00027, 0.0, 0.00303),
-            "1D whole dense": (17800.0, 3.81e-06, 1.18e-06, 0.0, 5.83e-05),
-            "1D whole depthwise": (24900.0, 1.81e-06, 0.000344, 0.0, 0.00231),
-            "2D axes dense": (72800.0, 3.92e-06, 8.41e-05, 2.14e-05, 0.000524),
-            "2D axes depthwise": (24300.0, 0.0, 9.55e-05, 0.0, 0.00448),
-            "2D whole dense": (19100.0, 2.46e-06, 2.95e-05, 4.36e-06, 0.000566),
-            "2D whole depthwise": (23600.0, 0.0, 0.000274, 0.00497, 0.00206),
-            "3D axes dense": (48400.0, 0.0, 6.17e-05, 0.000792, 0.00398),
+            "1D two-level dense": (29000.0, 2.43e-06, 8.22e-05, 1.6e-05, 0.00166),
+            "1D two-level depthwise": (24700.0, 5.63e-08, 0.00027, 0.0, 0.00303),
+            "1D single dense": (17800.0, 3.81e-06, 1.18e-06, 0.0, 5.83e-05),
+            "1D single depthwise": (24900.0, 1.81e-06, 0.000344, 0.0, 0.00231),
+            "2D separable dense": (72800.0, 3.92e-06, 8.41e-05, 2.14e-05, 0.000524),
+            "2D separable depthwise": (24300.0, 0.0, 9.55e-05, 0.0, 0.00448),
+            "2D single dense": (19100.0, 2.46e-06, 2.95e-05, 4.36e-06, 0.000566),
+            "2D single depthwise": (23600.0, 0.0, 0.000274, 0.00497, 0.00206),
+            "3D separable dense": (48400.0, 0.0, 6.17e-05, 0.000792, 0.00398),
         },
     },
     ("half", True): {
@@ -180,20 +180,20 @@ RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
             "3D wide depthwise": (56000.0, 0.00101, 0.0293, 0.00969),
         },
         "dft": {
-            "1D long dense": (55000.0, 0.0, 0.000164, 4.31e-05, 0.00491),
-            "1D long depthwise": (84000.0, 1.05e-05, 0.000973, 0.0, 0.00342),
-            "1D whole dense": (37300.0, 8.09e-06, 3.55e-06, 0.0, 0.0),
-            "1D whole depthwise": (83900.0, 9.3e-06, 0.000785, 0.0, 0.00438),
-            "2D axes dense": (183000.0, 1.32e-05, 0.000275, 7.02e-05, 0.000305),
-            "2D axes depthwise": (82200.0, 0.0, 0.0, 0.0, 0.0132),
-            "2D whole dense": (41200.0, 5.05e-06, 4.78e-05, 5.46e-06, 0.00143),
-            "2D whole depthwise": (79700.0, 0.0, 0.000423, 0.017, 0.00501),
-            "3D axes dense": (94500.0, 0.0, 0.000122, 0.00158, 0.0141),
+            "1D two-level dense": (55000.0, 0.0, 0.000164, 4.31e-05, 0.00491),
+            "1D two-level depthwise": (84000.0, 1.05e-05, 0.000973, 0.0, 0.00342),
+            "1D single dense": (37300.0, 8.09e-06, 3.55e-06, 0.0, 0.0),
+            "1D single depthwise": (83900.0, 9.3e-06, 0.000785, 0.0, 0.00438),
+            "2D separable dense": (183000.0, 1.32e-05, 0.000275, 7.02e-05, 0.000305),
+            "2D separable depthwise": (82200.0, 0.0, 0.0, 0.0, 0.0132),
+            "2D single dense": (41200.0, 5.05e-06, 4.78e-05, 5.46e-06, 0.00143),
+            "2D single depthwise": (79700.0, 0.0, 0.000423, 0.017, 0.00501),
+            "3D separable dense": (94500.0, 0.0, 0.000122, 0.00158, 0.0141),
         },
     },
 }
 
-SURPRISES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {
+OVERRIDES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {
     ("full", False): {
         (1, 1, 1, 64, 784, 512, 784): "fft",
         (3, 24, 3, 512, 32, 32, 33, 33, 32, 32): "direct",

@@ -1,8 +1,8 @@
-"""Nanoseconds per unit of work on two cores, fitted to `results/bench/calibrate_cpu.jsonl`: see `_select.py`."""
+"""Coefficients fitted to `results/bench/calibrate_cpu.jsonl`. See `_cost_model.py`."""
 
 from __future__ import annotations
 
-RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
+COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
     ("full", False): {
         "direct": {
             "dense": (118e3, 0.0196, 0.803),
@@ -41,4 +41,4 @@ RATES: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
     },
 }
 
-SURPRISES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {}
+OVERRIDES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {}

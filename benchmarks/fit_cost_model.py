@@ -1,0 +1,135 @@
+"""Fit the cost model of `algorithm="auto"` to measured times: coefficients, and overrides where they are not enough."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares, nnls
+
+from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, OperationCount, Problem
+from flexconv.ops._select import fastest_algorithm, override_key
+
+MIN_SAMPLES = 8  # measurements per fit of a regime; with fewer, similar regimes are added
+TOLERANCE = 1.1  # a selected algorithm that takes longer than this times the best one needs an override
+REPORTED_LIMITS = (1.2, 1.3)
+
+
+class Sample(NamedTuple):
+    """A convolution and the measured nanoseconds of each algorithm."""
+
+    problem: Problem
+    times: dict[str, float]
+
+    def slowdown(self, name: str) -> float:
+        """Return the time of an algorithm relative to the fastest one, infinite if it was not measured."""
+        return self.times.get(name, np.inf) / min(self.times.values())
+
+
+def fit_calibration(samples: Sequence[Sample]) -> Calibration:
+    """Fit coefficients for every algorithm and regime, then add overrides for wrong selections."""
+    coefficients = {}
+    for name, count in OPERATION_COUNTS.items():
+        counted = [(count(problem), times[name]) for problem, times in samples if name in times]
+        known = [(operations, time) for operations, time in counted if operations is not None]
+        if known:
+            measured = {operations.regime for operations, _ in known}
+            required = library_regimes(name, samples[0].problem.device) if name in ("direct", "fft") else []
+            regimes = [*required, *sorted(measured - {*required})]
+            coefficients[name] = {regime: fit_regime(regime, known) for regime in regimes}
+    calibration = Calibration(coefficients, {})
+    # an override also applies to similar shapes, which may then need overrides themselves
+    while wrong := _wrong_selections(calibration, samples):
+        for sample in wrong:
+            calibration.overrides[override_key(sample.problem)] = min(sample.times, key=sample.times.__getitem__)
+    return calibration
+
+
+def _wrong_selections(calibration: Calibration, samples: Sequence[Sample]) -> list[Sample]:
+    slowdowns = [(sample, sample.slowdown(fastest_algorithm(calibration, sample.problem))) for sample in samples]
+    return [
+        sample
+        for sample, slowdown in slowdowns
+        if slowdown > TOLERANCE and override_key(sample.problem) not in calibration.overrides
+    ]
+
+
+def library_regimes(algorithm: str, device: str) -> list[str]:
+    """Return all regimes of a direct convolution or an FFT, which must always have coefficients."""
+    mixings = "dense", "depthwise"
+    if device == "cpu":
+        return [f"{width}{mixing}" for width, mixing in itertools.product(("", "long ", "wide "), mixings)]
+    if algorithm == "direct":
+        mixings = "dense aligned", "dense unaligned", "depthwise"
+    return [" ".join(words) for words in itertools.product(("1D", "2D", "3D"), ("narrow", "wide"), mixings)]
+
+
+def fit_regime(regime: str, known: Sequence[tuple[OperationCount, float]]) -> tuple[float, ...]:
+    """Fit the coefficients of a regime to its measurements, or to those of the regimes with the most similar names.
+
+    Depthwise and dense convolutions are not mixed if both were measured.
+    """
+    words, used = {*regime.split()}, [each for each in known if each[0].regime == regime]
+    comparable = [each for each in known if ("depthwise" in each[0].regime) == ("depthwise" in words)] or known
+    for shared in range(len(words), -1, -1):
+        if len(used) >= MIN_SAMPLES:
+            break
+        used = [each for each in comparable if len(words & {*each[0].regime.split()}) >= shared]
+    return fit([(1.0, *operations.counts) for operations, _ in used], [time for _, time in used])
+
+
+def fit(counts: Sequence[tuple[float, ...]], nanoseconds: Sequence[float]) -> tuple[float, ...]:
+    """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time."""
+    a, t = np.array(counts), np.array(nanoseconds)
+    start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
+
+    def error(log_coefficients: np.ndarray) -> np.ndarray:
+        return np.log(a @ np.exp(log_coefficients)) - np.log(t)
+
+    solution = np.exp(least_squares(error, np.log(start), loss="soft_l1", f_scale=0.2).x)
+    share = solution * a.mean(0) / (a @ solution).mean()
+    return tuple(float(f"{c:.3g}") if part > 1e-4 else 0.0 for c, part in zip(solution, share, strict=True))
+
+
+def summary(calibration: Calibration, samples: Sequence[Sample]) -> str:
+    """Describe how good the selections are, with and without overrides, and list the worst ones."""
+    lines = []
+    for title, each in (("estimates only", calibration._replace(overrides={})), ("with overrides", calibration)):
+        selected = [(sample, fastest_algorithm(each, sample.problem)) for sample in samples]
+        rows = sorted(((sample.slowdown(name), sample, name) for sample, name in selected), key=lambda row: -row[0])
+        shares = ", ".join(
+            f"{np.mean([row[0] <= limit for row in rows]):.1%} within {limit}" for limit in REPORTED_LIMITS
+        )
+        lines.append(f"  {title}: {len(samples)} shapes, {len(each.overrides)} overrides, {shares}; worst:")
+        for slowdown, sample, name in rows[:6]:
+            times = ", ".join(f"{key} {1e-6 * time:.4g}" for key, time in sample.times.items())
+            shape = "×".join(map(str, sample.problem.x)), "×".join(map(str, sample.problem.weight))
+            lines.append(f"    {slowdown:5.2f}  {shape[0]} * {shape[1]}: {name} of {times} ms")
+    return "\n".join(lines)
+
+
+def module_text(calibrations: Mapping[tuple[str, bool], Calibration], sources: Sequence[str]) -> str:
+    """Return the source code of a calibration module of `flexconv.ops`."""
+    return "\n".join([*_module_lines(calibrations, sources), ""])
+
+
+def _module_lines(calibrations: Mapping[tuple[str, bool], Calibration], sources: Sequence[str]) -> Iterator[str]:
+    yield f'"""Coefficients fitted to `{"`, `".join(sources)}`. See `_cost_model.py`."""'
+    yield "\nfrom __future__ import annotations\n"
+    yield "COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {"
+    for (precision, training), each in calibrations.items():
+        yield f'    ("{precision}", {training}): {{'
+        for name, regimes in each.coefficients.items():
+            yield f'        "{name}": {{'
+            yield from (f'            "{regime}": {coefficients},' for regime, coefficients in regimes.items())
+            yield "        },"
+        yield "    },"
+    yield "}\n\nOVERRIDES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {"
+    for (precision, training), each in calibrations.items():
+        if each.overrides:
+            yield f'    ("{precision}", {training}): {{'
+            yield from (f'        {key}: "{name}",' for key, name in sorted(each.overrides.items()))
+            yield "    },"
+    yield "}"

@@ -1,0 +1,171 @@
+"""Cost model of the algorithms: the time of a convolution, estimated from its shapes.
+
+    time = c₀ + Σ_i c_i · count_i
+
+The counts are numbers of operations and of memory accesses. The coefficients are nanoseconds per call (c₀) and per
+operation. They depend on the device, the precision, whether gradients are computed, and the regime, which names the
+library code that would run. `benchmarks/calibrate.py` fits them to measured times and writes `_calibration_cpu.py` and
+`_calibration_cuda.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import index
+from typing import NamedTuple
+
+from ._dft_matrices import TransformSpec
+from ._dft_plan import SMALL_BATCH, make_plan
+from ._fft import circular_lengths
+from ._geometry import Geometry, output_sizes
+
+WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower code
+FACTORED_SPECTRUM = 0.2  # cost of a kernel's spectrum from those of its basis functions, relative to a transform
+CHANNEL_ALIGNMENT = 8  # tensor cores process channels in multiples of this number
+
+
+class Problem(NamedTuple):
+    """A convolution of x [batch, in, *size] and weight [out, in/groups, *taps], and where it runs."""
+
+    device: str  # "cpu" or "cuda"
+    precision: str  # "full" or "half"
+    x: tuple[int, ...]
+    weight: tuple[int, ...]
+    geometry: Geometry
+    rank: int | None = None  # number of basis functions of a `FactoredKernel`
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Number of outputs along each axis."""
+        return output_sizes(self.x[2:], self.weight[2:], self.geometry)
+
+
+class OperationCount(NamedTuple):
+    """Numbers of operations, and the regime whose coefficients apply to them."""
+
+    regime: str
+    counts: tuple[float, ...]
+
+
+class Calibration(NamedTuple):
+    """What was measured for one device and precision, with or without gradients."""
+
+    coefficients: dict[str, dict[str, tuple[float, ...]]]  # (c₀, c₁, …) in nanoseconds, by algorithm and regime
+    overrides: dict[tuple[int, ...], str]  # the fastest algorithm where the estimate was wrong, see `_select.py`
+
+
+def estimate_times(calibration: Calibration, problem: Problem) -> dict[str, float]:
+    """Return the estimated nanoseconds of each algorithm that has coefficients for this problem."""
+    times = {}
+    for name, regimes in calibration.coefficients.items():
+        operations = OPERATION_COUNTS[name](problem)
+        if operations is not None and operations.regime in regimes:
+            counts = (1.0, *operations.counts)
+            times[name] = sum(c * count for c, count in zip(regimes[operations.regime], counts, strict=True))
+    return times
+
+
+def count_direct(problem: Problem) -> OperationCount:
+    """Count multiplications, and elements read and written."""
+    batch, channels, *size = problem.x
+    out, fan_in, *taps = problem.weight
+    outputs = math.prod(problem.outputs)
+    regime = library_regime(problem)
+    if problem.device == "cuda" and fan_in > 1:
+        regime += " unaligned" if fan_in % CHANNEL_ALIGNMENT or out % CHANNEL_ALIGNMENT else " aligned"
+    return OperationCount(
+        regime,
+        (batch * out * fan_in * outputs * math.prod(taps), batch * (channels * math.prod(size) + out * outputs)),
+    )
+
+
+def count_fft(problem: Problem) -> OperationCount:
+    """Count points × log₂ points of all transforms, multiplications of spectra, and points of all transforms."""
+    batch, channels, *size = problem.x
+    out, fan_in, *taps = problem.weight
+    lengths = circular_lengths(tuple(size), tuple(taps), problem.geometry.pads, problem.geometry.dilation)
+    points = math.prod(lengths)
+    freqs = math.prod(lengths[:-1]) * (lengths[-1] // 2 + 1)
+    pairs = out * fan_in
+    kernels = pairs if problem.rank is None else problem.rank + FACTORED_SPECTRUM * pairs
+    transforms = batch * (channels + out) + kernels
+    return OperationCount(
+        library_regime(problem),
+        (transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points),
+    )
+
+
+def count_dft(problem: Problem) -> OperationCount | None:
+    """Count multiplications to transform data, to transform the kernel and to mix channels, and elements moved.
+
+    Returns None for shapes without a plan, for which `dft_conv` would use the FFT.
+    """
+    # index() turns symbolic sizes into integers, as in `dft_conv`
+    batch, channels, *size = (index(n) for n in problem.x)
+    out, fan_in, *taps = (index(n) for n in problem.weight)
+    outputs = tuple(index(n) for n in problem.outputs)
+    pads = [(index(left), index(right)) for left, right in problem.geometry.pads]
+    used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
+    left_padding = tuple(max(0, left) for left, _ in pads)
+    plan = make_plan(
+        used,
+        tuple(taps),
+        outputs,
+        left_padding,
+        problem.geometry.stride,
+        problem.geometry.dilation,
+        small_batch=batch * channels <= SMALL_BATCH,
+    )
+    if plan is None:
+        return None
+    for_x, for_kernel, for_y = (_transform_multiplications(spec) for spec in plan)
+    spectrum, pairs = math.prod(plan.x.lengths), out * fan_in
+    kernels = pairs * for_kernel if problem.rank is None else problem.rank * (for_kernel + pairs * spectrum)
+    data_moved = batch * (channels * (math.prod(used) + spectrum) + out * (math.prod(outputs) + spectrum))
+    return OperationCount(
+        f"{len(used)}D {plan.kind} {_channel_mixing(problem)}",
+        (
+            batch * (channels * for_x + out * for_y),
+            kernels,
+            2 * batch * pairs * spectrum,
+            data_moved + pairs * (math.prod(taps) + spectrum),
+        ),
+    )
+
+
+OPERATION_COUNTS: dict[str, Callable[[Problem], OperationCount | None]] = {
+    "direct": count_direct,
+    "fft": count_fft,
+    "dft": count_dft,
+}
+
+
+def library_regime(problem: Problem) -> str:
+    """Return the regime of a direct convolution or an FFT: libraries have very different code for each."""
+    mixing, dims = _channel_mixing(problem), len(problem.weight) - 2
+    narrow = problem.weight[-1] < WIDE_KERNEL
+    if problem.device == "cuda":
+        return f"{dims}D {'narrow' if narrow else 'wide'} {mixing}"
+    return mixing if narrow else f"long {mixing}" if dims == 1 else f"wide {mixing}"
+
+
+def _channel_mixing(problem: Problem) -> str:
+    return "dense" if problem.weight[1] > 1 else "depthwise"
+
+
+def _transform_multiplications(spec: TransformSpec) -> int:
+    """Count the multiplications of one transform of one channel."""
+    numbers = [positions.number for positions in spec.positions]
+    if spec.kind == "two-level":  # columns, then rows
+        outer, inner = spec.lengths
+        return numbers[0] * outer + 2 * outer * inner**2
+    *others, last = spec.lengths
+    if spec.kind == "single":
+        return math.prod(spec.lengths) * math.prod(numbers)
+    lines = math.prod(numbers[:-1])
+    total = lines * numbers[-1] * last
+    for length, number in zip(reversed(others), reversed(numbers[:-1]), strict=True):  # complex from here on
+        total += 2 * lines * length * last
+        lines, last = lines // number, last * length
+    return total

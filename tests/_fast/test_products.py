@@ -1,0 +1,80 @@
+"""The Triton kernels of complex and row products, compared with the plain versions in `flexconv.ops`."""
+
+import pytest
+import torch
+
+from flexconv._fast.triton_support import fits_32_bits
+from flexconv.ops import conv1d
+from flexconv.ops._complex_product import _real_block_product
+from flexconv.ops._row_product import row_product
+from tests.conftest import relative_error
+from tests.ops.test_complex_product import SHAPES as COMPLEX_SHAPES
+from tests.ops.test_complex_product import operands
+from tests.ops.test_complex_product import truth as complex_truth
+from tests.ops.test_row_product import LARGE as LARGE_ROW_SHAPES
+from tests.ops.test_row_product import SHAPES as ROW_SHAPES
+from tests.ops.test_row_product import truth as row_truth
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_fits_32_bits():
+    assert fits_32_bits(torch.empty(2, 2**30, device="meta"))
+    assert not fits_32_bits(torch.empty(2, 2**30 + 1, device="meta"))
+    assert fits_32_bits(torch.empty(1, device="meta").expand(2, 2**40))  # a single element
+
+
+# Triton's interpreter does not support bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16] if DEVICE == "cuda" else [torch.float16])
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize("shape", COMPLEX_SHAPES, ids=str)
+def test_complex_product_kernel_equals_plain_version(shape, conjugate, dtype):
+    launch = pytest.importorskip("flexconv._fast.complex_product_triton").launch
+    a, b = operands(shape, dtype, DEVICE)
+    c = a.new_full((2, *a.shape[1:4], b.shape[-1]), torch.nan)
+    launch(a, b, c, conjugate)
+    assert relative_error(c, complex_truth(a, b, conjugate)) < 4e-3
+    wider = a.new_full((2, *a.shape[1:4], b.shape[-1] + 3), torch.nan)
+    launch(a, b, wider, conjugate)
+    assert torch.equal(wider, torch.nn.functional.pad(c, (0, 3)))
+    if DEVICE == "cpu":
+        assert (
+            relative_error(_real_block_product(a.float(), b.float(), conjugate), complex_truth(a, b, conjugate)) < 1e-6
+        )
+
+
+# Triton's interpreter does not support bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16] if DEVICE == "cuda" else [torch.float16])
+@pytest.mark.parametrize("shape", ROW_SHAPES + (LARGE_ROW_SHAPES if DEVICE == "cuda" else []), ids=str)
+@pytest.mark.parametrize("pieces", [False, True])
+def test_row_product_kernel_equals_plain_version(pieces, shape, dtype):
+    triton_form = pytest.importorskip("flexconv._fast.row_product_triton")
+    rows, terms, width, length, wanted = shape
+    x = torch.randn(300 if DEVICE == "cuda" else 3, length, device=DEVICE).to(dtype)
+    stored = torch.randn(terms, rows, device=DEVICE).to(dtype)
+    for matrix in (stored.t().contiguous(), stored.t()):
+        y = x.new_full((len(x), wanted), torch.nan)
+        triton_form.launch(matrix, x, y, width, cut=triton_form.IN_PIECES if pieces else None)
+        assert relative_error(y, row_truth(matrix, x, width, wanted)) < 4e-3
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("stored", ["transposed", "every other", "expanded"])
+def test_row_product_accepts_any_strides(stored):
+    x = {
+        "transposed": torch.randn(6000, 3, device=DEVICE).t(),
+        "every other": torch.randn(3, 12000, device=DEVICE)[:, ::2],
+        "expanded": torch.randn((), device=DEVICE).expand(3, 6000),
+    }[stored].bfloat16()
+    matrix = torch.randn(64, 47, device=DEVICE).bfloat16()
+    assert relative_error(row_product(matrix, x, 128, 8000), row_truth(matrix, x, 128, 8000)) < 4e-3
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_gradient_of_a_sum_has_expanded_strides():
+    x = torch.randn(2, 4, 5000, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(4, 4, 5000, device=DEVICE, dtype=torch.bfloat16) / 100
+    conv1d(x, weight, padding="causal", algorithm="dft").sum().backward()
+    truth = x.detach().double().requires_grad_()
+    conv1d(truth, weight.double(), padding="causal", algorithm="fft").sum().backward()
+    assert relative_error(x.grad, truth.grad) < 1e-2
