@@ -1,15 +1,18 @@
-"""What pages show of the package itself, written when the site is built and so never stale.
+"""Parts of the documentation that are generated from the package when the site is built.
 
-    <!-- help: train, recipes -->    the help of these commands
+    <!-- help: train, recipes -->    the help texts of these subcommands
     <!-- examples -->                the first paragraph of every file in examples/
-    <!-- networks -->                the networks in src/flexconv/weights
+    <!-- networks -->                a table of the pretrained networks
+    <!-- names -->                   a table of the names that `flexconv` exports
+    <!-- contributing -->            CONTRIBUTING.md
 
-mkdocs calls `on_page_markdown`; tests/test_docs.py uses the rest.
+mkdocs calls `on_page_markdown`. tests/test_docs.py and tests/test_docs_site.py use the other functions.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 from pathlib import Path
@@ -17,18 +20,20 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 88
+PRETRAINED = (ROOT / "src/flexconv/weights", ROOT / "weights")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs with the text of every page → the text with its comments filled in."""
+    """Replace the comments listed above in the text of a page. Called by mkdocs."""
     markdown = re.sub(r"^<!-- help: (.+?) -->$", lambda found: help_of(found[1].split(", ")), markdown, flags=re.M)
-    for name, table in {"examples": examples, "networks": networks}.items():
-        markdown = re.sub(rf"^<!-- {name} -->$", lambda _, table=table: table(), markdown, flags=re.M)
+    parts = {"examples": examples, "networks": networks, "names": names, "contributing": contributing}
+    for name, text in parts.items():
+        markdown = re.sub(rf"^<!-- {name} -->$", lambda _, text=text: text(), markdown, flags=re.M)
     return markdown
 
 
 def commands() -> dict[str, Any]:
-    """Every command of `flexconv` that has no subcommands, by its words: {"train": …, "data ls": …}."""
+    """Return every subcommand of `flexconv` by name: {"train": …, "data ls": …}."""
     from typer.main import get_command
 
     from flexconv.cli import app
@@ -36,14 +41,14 @@ def commands() -> dict[str, Any]:
     def walk(command: Any, words: tuple[str, ...]) -> dict[str, Any]:
         inner = getattr(command, "commands", None)
         if inner is None:
-            return {" ".join(words): command}
+            return {} if command.hidden else {" ".join(words): command}
         return {name: found for word in inner for name, found in walk(inner[word], (*words, word)).items()}
 
     return walk(get_command(app), ())
 
 
 def help_of(names: list[str]) -> str:
-    """A heading and the help text for each of the commands."""
+    """Return a heading and the help text for each of the subcommands."""
     from typer import Context
 
     known = commands()
@@ -51,13 +56,13 @@ def help_of(names: list[str]) -> str:
     for name in names:
         context = Context(known[name], info_name=f"flexconv {name}", max_content_width=WIDTH, terminal_width=WIDTH)
         usage, _, rest = known[name].get_help(context).partition("\n\n")
-        parts.append(f"## flexconv {name}\n\n```text\n{usage}\n\n{rest.rstrip()}\n```\n")
+        parts.append(f"### flexconv {name}\n\n```text\n{usage}\n\n{rest.rstrip()}\n```\n")
     return "\n".join(parts)
 
 
 def examples() -> str:
-    """A table of examples/*.py: the file, and the first paragraph of its docstring."""
-    rows = ["| | |", "|---|---|"]
+    """Return a table of examples/*.py: the file and the first paragraph of its docstring."""
+    rows = ["| file | what it shows |", "|---|---|"]
     for path in sorted((ROOT / "examples").glob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         rows.append(f"| `{path.name}` | {' '.join(text.split(chr(10) * 2)[0].split())} |")
@@ -65,11 +70,37 @@ def examples() -> str:
 
 
 def networks() -> str:
-    """A table of the networks that are shipped: name, accuracy on the test part, parameters, sizes of the layers."""
-    rows = ["| | test accuracy | parameters | sizes, first layer to last |", "|---|---|---|---|"]
-    for path in sorted((ROOT / "src/flexconv/weights").glob("*/results.json")):
-        results = json.loads(path.read_text("utf-8"))
+    """Return a table of the pretrained networks: name, test accuracy, number of parameters, kernel sizes."""
+    rows = ["| name | test accuracy | parameters | kernel sizes, first layer to last |", "|---|---|---|---|"]
+    for path in pretrained():
+        results = json.loads((path / "results.json").read_text("utf-8"))
         accuracy = f"{100 * results['test_accuracy']:.2f} % of {results['test_count']:,}"
         sizes = " ".join("×".join(map(str, size)) for size in results["sizes"].values())
-        rows.append(f"| `{path.parent.name}` | {accuracy} | {results['parameters']:,} | {sizes} |")
+        rows.append(f"| `{path.name}` | {accuracy} | {results['parameters']:,} | {sizes} |")
     return "\n".join(rows)
+
+
+def pretrained() -> list[Path]:
+    """Return the folders of the pretrained networks, in the package and in weights/, sorted by name."""
+    folders = {file.parent for root in PRETRAINED for file in root.glob("**/results.json")}
+    return sorted(folders, key=lambda folder: folder.name)
+
+
+def names() -> str:
+    """Return a table of `flexconv.__all__`: the name with a link to its reference, and its first sentence."""
+    import flexconv
+
+    rows = ["| name | description |", "|---|---|"]
+    for name in flexconv.__all__:
+        value = getattr(flexconv, name)
+        page = value.__module__.split(".")[1]
+        summary = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+        summary = re.split(r"(?<=\.) (?=[A-Z`])", summary)[0].replace("|", "\\|")
+        rows.append(f"| [`{name}`]({page}.md#flexconv.{page}.{name}) | {summary} |")
+    return "\n".join(rows)
+
+
+def contributing() -> str:
+    """Return CONTRIBUTING.md with its links to docs/ and README.md adapted to the site."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    return re.sub(r"\]\(docs/", "](", text)

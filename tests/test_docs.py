@@ -1,7 +1,7 @@
-"""What the pages say is so: their code runs, their commands parse, their links lead somewhere.
+"""Test the documentation: Python blocks run, commands parse, recipes load, links and file names exist.
 
-Every fenced block has a language that is dealt with here: python is run, sh is understood line by line, yaml is a
-recipe, text is no code. There is no way to mark a block as not to be run.
+Every fenced block has one of these languages: python blocks are executed, sh blocks are checked line by line, yaml
+blocks are loaded as recipes, and text blocks must not contain code. No block can be excluded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import typer
 from markdown.extensions.toc import slugify
 
 from flexconv import cli, data
-from flexconv.train import build_recipe, list_recipes, load_recipe
-from flexconv.train._read import import_yaml
+from flexconv.train import build_recipe, import_yaml, list_recipes, load_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md"))]
 LANGUAGES = {"python", "sh", "yaml", "text", "bibtex"}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ENTRY_POINTS = ("flexconv", "flexconv.cli")  # of `python -m`
+LONGEST_CELL = 120  # characters of a table cell in README.md
 
 _spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
 assert _spec is not None
@@ -41,7 +42,7 @@ def blocks(page, language):
 
 
 def prose(page):
-    """A page without its fenced blocks."""
+    """Return a page without its fenced blocks."""
     return FENCE.sub("", read(page))
 
 
@@ -53,7 +54,7 @@ def with_blocks(*languages):
 
 
 def parse(arguments):
-    """What the named subcommand of flexconv would be called with."""
+    """Return the keyword arguments with which the subcommand of flexconv would be called."""
     called = {}
     group = typer.main.get_command(cli.app)
 
@@ -64,13 +65,13 @@ def parse(arguments):
             command.callback = lambda **values: called.update(values)
 
     listen(group)
-    if arguments:  # alone it prints its help
+    if arguments:  # without arguments it prints its help
         group.main(arguments, prog_name="flexconv", standalone_mode=False)
     return called
 
 
 def check_flexconv(words):
-    """The command parses, and its recipe or data set is there."""
+    """Check that the command parses and that its recipe or data set exists."""
     if any(re.fullmatch(r"[A-Z]{3,}|…", word) for word in words):
         return  # a pattern, not a command
     values = parse(words)
@@ -81,32 +82,39 @@ def check_flexconv(words):
         assert data.dataset(values["name"])
 
 
+def is_module(name):
+    """Return whether `python -m NAME` works in a checkout."""
+    path = ROOT / name.replace(".", "/")
+    return name in ENTRY_POINTS or path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
 def check_command(line):
-    """A line of a shell: every program that pages use, and what can be wrong about it."""
+    """Check one line of a shell."""
     words = shlex.split(line, comments=True)
     words = words[: words.index(">")] if ">" in words else words
     match words:
-        case ["flexconv", *rest]:
+        case ["flexconv", *rest] | ["python", "-m", "flexconv", *rest]:
             check_flexconv(rest)
         case ["torchrun", *rest]:
-            assert "flexconv.cli" in rest
-            check_flexconv(rest[rest.index("flexconv.cli") + 1 :])
+            (module,) = (word for word in rest if word in ENTRY_POINTS)
+            check_flexconv(rest[rest.index(module) + 1 :])
         case ["make", target]:
             assert re.search(rf"^{target}:", read("Makefile"), re.MULTILINE), target
+        case ["pip", "install", "flexconv-weights" | "./weights"]:
+            assert (ROOT / "weights/pyproject.toml").exists()
         case ["pip", "install", what]:
             extras = re.findall(r"^(\w+) = \[", read("pyproject.toml").split("optional-dependencies]")[1], re.MULTILINE)
             assert {*re.findall(r"\w+", what.partition("[")[2])} <= {*extras}, what
         case ["python", "-m", module, *_]:
-            path = ROOT / module.replace(".", "/")
-            assert module == "flexconv.cli" or path.with_suffix(".py").exists(), module
+            assert is_module(module), module
         case ["python", script, *_]:
             assert (ROOT / script).exists(), script
         case _:
-            raise AssertionError(f"what is {line!r}? This test does not know the command")
+            raise AssertionError(f"this test does not know the command {line!r}")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_of_a_kind_that_is_checked(page):
+def test_every_block_has_a_checked_language(page):
     assert {name for name, _ in FENCE.findall(read(page))} <= LANGUAGES
     assert not re.search(r"^ *```", prose(page), re.MULTILINE), "a fence that is not closed, or indented"
     assert not re.search(r"\n\n {4,}\S", prose(page)), "code by indentation: fence it"
@@ -115,7 +123,7 @@ def test_every_block_is_of_a_kind_that_is_checked(page):
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))
-def test_its_python_runs(page, tmp_path, monkeypatch):
+def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flexconv.train.run.draw_plots", lambda *_: None)
     names: dict[str, object] = {}
@@ -124,7 +132,7 @@ def test_its_python_runs(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", with_blocks("sh"))
-def test_its_commands_are_understood(page):
+def test_shell_blocks_are_valid_commands(page):
     for block in blocks(page, "sh"):
         for line in block.splitlines():
             if line.strip() and not line.startswith("#"):
@@ -132,7 +140,7 @@ def test_its_commands_are_understood(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_in_its_text_are_understood(page):
+def test_inline_commands_are_valid(page):
     for line in re.findall(r"`((?:flexconv|torchrun|make|pip|python) [^`\n]+)`", prose(page)):
         name = re.fullmatch(r"flexconv (\w+)", line)
         if "…" not in line:
@@ -140,14 +148,14 @@ def test_commands_in_its_text_are_understood(page):
 
 
 @pytest.mark.parametrize("page", with_blocks("yaml"))
-def test_its_recipes_load(page):
+def test_yaml_blocks_are_valid_recipes(page):
     for block in blocks(page, "yaml"):
         tree = import_yaml().safe_load(block)
         tree.pop("variants", None)
         build_recipe(tree)
 
 
-def test_the_makefile_is_made_of_commands_that_parse():
+def test_makefile_uses_valid_commands():
     lines = re.findall(r"^\t@?\$\(FLEXCONV\) (.+)$", read("Makefile"), re.MULTILINE)
     assert [shlex.split(line)[0] for line in lines] == ["train", "inspect", "resample", "bench"]
     for line in lines:
@@ -167,32 +175,40 @@ def test_the_makefile_is_made_of_commands_that_parse():
         "sudo flexconv",
     ],
 )
-def test_a_command_that_is_wrong_is_seen(line):
+def test_invalid_commands_are_detected(line):
     with pytest.raises((Exception, SystemExit)):
         check_command(line)
 
 
-# --- links ------------------------------------------------------------------------------------------------------------
+# --- links and tables -------------------------------------------------------------------------------------------------
 
 
 def anchors(path):
-    """The ids that headings of a page get, and those written out."""
+    """Return the ids of the headings of a page, and those that are written out."""
     text = hooks.on_page_markdown(path.read_text("utf-8"))
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
     return {slugify(re.sub(r"[`*]", "", title), "-") for title in titles} | {*re.findall(r'id="([^"]+)"', text)}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_its_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", prose(page)):
         path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+    for target in re.findall(r'(?:src|srcset)="(?!https?://)([^"]+)"', prose(page)):
+        assert ((ROOT / page).parent / target).exists(), target
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_it_names_are_there(page):
-    for name in re.findall(r"`((?:tests|benchmarks|results|examples|docs|src)/[\w./*-]*)`", prose(page)):
+def test_named_files_exist(page):
+    folders = "tests|benchmarks|results|examples|docs|src|reproduction|weights"
+    for name in re.findall(rf"`((?:{folders})/[\w./*-]*)`", prose(page)):
         assert [*ROOT.glob(name.rstrip("/"))], name
-    for name in re.findall(r"\| ((?:\w+/)?test_\w+) \|$", prose(page), re.MULTILINE):
-        assert (ROOT / "tests" / f"{name}.py").exists(), name
+
+
+def test_readme_table_cells_are_short():
+    rows = re.findall(r"^\|(.+)\|$", prose("README.md"), re.MULTILINE)
+    cells = [cell.strip() for row in rows for cell in row.split("|")]
+    assert cells
+    assert [cell for cell in cells if len(cell) > LONGEST_CELL] == []

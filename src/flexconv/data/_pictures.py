@@ -52,6 +52,7 @@ def _eight_bits(image: Any, path: Path) -> np.ndarray:
 
 
 def import_pillow() -> Any:
+    """Import PIL.Image, or raise an error that names the extra which installs it."""
     try:
         from PIL import Image
     except ImportError as error:

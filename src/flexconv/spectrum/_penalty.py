@@ -55,7 +55,7 @@ def alias_penalty(
             used most). Counting the mask also makes it wider, and a mask that is wider than the domain leaves a
             discontinuity at ±1 that no formula counts.
         formula: as in `max_frequency`. The authors' formula is stricter. FlexNets trained with it on CIFAR-10 were more
-            accurate, both at the training resolution and at twice that (docs/differences-training.md). The exact
+            accurate, both at the training resolution and at twice that (docs/differences.md). The exact
             formula is tighter, and more so the more the axes of a grid differ.
         missing: what to do if a layer's generator has no formula: raise an "error", or "skip" the layer.
 

@@ -217,6 +217,7 @@ def _one_line(error: Exception) -> str:
 
 
 def import_yaml() -> types.ModuleType:
+    """Import PyYAML, or raise an error that names the extra which installs it."""
     try:
         import yaml  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
