@@ -1,4 +1,4 @@
-"""FlexConvs as the plain convolutions they are once their kernel is sampled."""
+"""Replace FlexConv layers with plain convolutions that hold their sampled kernels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .nn import FlexConvNd, TapRange
 from .ops import Pads
 from .resolution import at_resolution
 
-_CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_PADS = {
+CONV_LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+PADDING_LAYERS = {  # by padding mode and number of axes
     "zeros": {1: nn.ConstantPad1d, 2: nn.ConstantPad2d, 3: nn.ConstantPad3d},
     "reflect": {1: nn.ReflectionPad1d, 2: nn.ReflectionPad2d, 3: nn.ReflectionPad3d},
     "replicate": {1: nn.ReplicationPad1d, 2: nn.ReplicationPad2d, 3: nn.ReplicationPad3d},
@@ -23,37 +23,35 @@ _PADS = {
 
 
 def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = None) -> nn.Module:
-    """A copy of the model with every FlexConv replaced by a `torch.nn.Conv1d/2d/3d` that holds its sampled kernel.
+    """Return a copy of the model with every FlexConv replaced by a `torch.nn.Conv1d/2d/3d` that holds its kernel.
 
-        plain = materialize(model)                      # same outputs, no generator, nothing of flexconv in it
-        plain = materialize(model, scale=2)             # as it is `at_resolution(model, 2)`
+        plain = materialize(model)                      # same outputs, without generators and without flexconv
+        plain = materialize(model, scale=2)             # the same as materialize(at_resolution(model, 2))
 
-    Kernels have the current size of their layer. Where the padding is not the same on both sides (causal layers, masks
-    off the centre), the replacement is `nn.Sequential(a padding, a convolution)`. The kernel is a parameter and can be
-    trained on, but its size is fixed. A large kernel convolves directly then, without the FFT that FlexConv would have
-    chosen; and a plain Conv1d takes no `lengths`.
+    Each kernel has the current extent of its layer. If the padding differs between the two sides of an axis (causal
+    layers, masks that are not centred), the replacement is an `nn.Sequential` of a padding layer and a convolution. The
+    kernel is a parameter that can be trained, but its size no longer changes. Large kernels may be slower than in a
+    FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
     """
     source = model if scale is None else at_resolution(model, scale, copy=False)
     if not any(isinstance(module, FlexConvNd) for module in source.modules()):
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: it is materialized already")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to materialize")
     plain = {id(layer): _plain(layer) for layer in source.modules() if isinstance(layer, FlexConvNd)}
-    # deepcopy takes what the memo holds for a module: the replacement, at every place where the module is used
+    # deepcopy returns the object in its memo in place of a copy: the replacement, wherever the module is used
     return copy.deepcopy(source, dict(plain))
 
 
 @torch.no_grad()
 def _plain(layer: FlexConvNd) -> nn.Module:
-    """One layer as a plain convolution, behind a padding layer where that is not symmetric."""
+    """One layer as a plain convolution, after a padding layer if the padding is not symmetric."""
     if any(p.is_meta for p in layer.parameters()):
-        raise ArgumentError(
-            f"{type(layer).__name__} is on the meta device: it has no kernel until its weights are there"
-        )
+        raise ArgumentError(f"{type(layer).__name__} is on the meta device and has no kernel: load its weights first")
     layer._follow()
-    windows = _without_negative_padding(layer)
-    pads = layer._pads_of(windows)
+    taps = _taps_with_nonnegative_padding(layer)
+    pads = layer._pads_of(taps)
     symmetric = all(left == right >= 0 for left, right in pads)
-    weight = layer._sample(windows).to(layer._like().dtype)
-    conv = _CONVS[layer.dims](
+    weight = layer._sample(taps).to(layer._like().dtype)
+    conv = CONV_LAYERS[layer.dims](
         layer.in_channels,
         layer.out_channels,
         tuple(weight.shape[2:]),  # type: ignore[arg-type]
@@ -65,30 +63,30 @@ def _plain(layer: FlexConvNd) -> nn.Module:
         padding_mode=layer.padding_mode if symmetric else "zeros",
         device="meta",
     )
-    made_of = [p for p in layer.parameters() if p is not layer.bias]
-    conv.weight = nn.Parameter(weight, requires_grad=any(p.requires_grad for p in made_of))
+    sources = [p for p in layer.parameters() if p is not layer.bias]
+    conv.weight = nn.Parameter(weight, requires_grad=any(p.requires_grad for p in sources))
     if layer.bias is not None:
         conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=layer.bias.requires_grad)
     conv.train(layer.training)
     return conv if symmetric else nn.Sequential(*_padding(layer, pads), conv).train(layer.training)
 
 
-def _without_negative_padding(layer: FlexConvNd) -> tuple[TapRange, ...]:
-    """The taps in force, and as many zeros beside them as it takes for the padding not to be negative."""
-    windows = []
+def _taps_with_nonnegative_padding(layer: FlexConvNd) -> tuple[TapRange, ...]:
+    """The taps within the extent, extended by zero taps as far as necessary to make the padding non-negative."""
+    taps = []
     for (start, stop), (left, right), size, step in zip(
         layer._extent.taps, layer.pads, layer.kernel_size, layer.dilation, strict=True
     ):
-        windows.append((min(start, max(left, 0) // step), max(stop, size - max(right, 0) // step)))
-    return tuple(windows)
+        taps.append((min(start, max(left, 0) // step), max(stop, size - max(right, 0) // step)))
+    return tuple(taps)
 
 
 def _padding(layer: FlexConvNd, pads: Pads) -> list[nn.Module]:
-    """The padding, and behind it the cropping that negative padding is."""
+    """The padding layer, followed by a cropping layer if some of the padding is negative."""
     amounts = [amount for pair in reversed(pads) for amount in pair]
-    mode, constant = layer.padding_mode, _PADS["zeros"][layer.dims]
+    mode, constant = layer.padding_mode, PADDING_LAYERS["zeros"][layer.dims]
     if mode == "zeros":
         return [constant(tuple(amounts), 0.0)]
-    padding = _PADS[mode][layer.dims](tuple(max(0, amount) for amount in amounts))
+    padding = PADDING_LAYERS[mode][layer.dims](tuple(max(0, amount) for amount in amounts))
     crop = tuple(min(0, amount) for amount in amounts)
     return [padding, constant(crop, 0.0)] if any(crop) else [padding]

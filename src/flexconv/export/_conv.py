@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError
-from ..materialize import _CONVS, _PADS
+from ..materialize import CONV_LAYERS, PADDING_LAYERS
 from ..models import ARCHITECTURES
 from ..nn import FlexConvNd
 
@@ -76,7 +76,7 @@ def _layers(model: nn.Module) -> list[tuple[str, type, object]]:
 def _described(module: nn.Module) -> dict[str, Any]:
     """A convolution, alone or behind padding, as JSON."""
     *padding, conv = module if isinstance(module, nn.Sequential) else [module]
-    modes = {kind: mode for mode, kinds in _PADS.items() for kind in kinds.values()}
+    modes = {kind: mode for mode, kinds in PADDING_LAYERS.items() for kind in kinds.values()}
     return {
         "dims": len(conv.kernel_size),  # type: ignore[arg-type]
         **{name: getattr(conv, name) for name in _ARGUMENTS},
@@ -149,9 +149,11 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.T
 def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -> nn.Module:
     """What `_described` describes, without weights."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
-    conv = _CONVS[dims](**known, device="meta")
+    conv = CONV_LAYERS[dims](**known, device="meta")
     padding = [
-        _PADS[mode][dims](tuple(amounts), 0.0) if mode == "zeros" else _PADS[mode][dims](tuple(amounts))
+        PADDING_LAYERS[mode][dims](tuple(amounts), 0.0)
+        if mode == "zeros"
+        else PADDING_LAYERS[mode][dims](tuple(amounts))
         for mode, amounts in before
     ]
     return nn.Sequential(*padding, conv) if padding else conv
