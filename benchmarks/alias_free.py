@@ -25,7 +25,7 @@ from flexconv.bench import machine, measure
 from flexconv.nn import MAGNet
 from flexconv.sampling import dense_kernel, oversampled
 from flexconv.spectrum import FORMULAS, energy_spectrum, max_frequency, measured_bandwidth
-from flexconv.testing import _smooth_signal, resolution_error
+from flexconv.testing import resolution_error, smooth_signal
 
 Layer = FlexConv1d | FlexConv2d
 Row = dict[str, object]
@@ -163,7 +163,7 @@ def error_with_threshold(layer: Layer, threshold: float | None, seed: int) -> fl
     other = at_resolution(layer, 2, crop="hard", copy=False)
     assert other.mask is not None
     other.mask.threshold = threshold
-    here, there = (_smooth_signal(4, [n] * layer.dims, 3.0, seed) for n in (16, 32))
+    here, there = (smooth_signal(4, [n] * layer.dims, 3.0, seed) for n in (16, 32))
     every_other = (..., *[slice(None, None, 2)] * layer.dims)
     y, z = layer(here), other(there)[every_other]
     return ((z - y).norm() / y.norm()).item()
