@@ -23,8 +23,8 @@ types: .venv/ready
 	$(BIN)/pyright
 
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: .venv/ready
-	$(BIN)/mkdocs build --quiet --strict
+docs: .venv/ready # --quiet would hide warnings from --strict
+	$(BIN)/mkdocs build --strict
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
