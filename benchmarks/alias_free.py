@@ -100,7 +100,7 @@ def _one_gabor_row() -> Row:
             zero.zero_()
         for one in (generator.mix_weight, generator.output.weight):
             one.fill_(1.0)
-    layer = FlexConv2d(1, 1, 33, dtype=torch.float64, kernel=generator, mask=None)
+    layer = FlexConv2d(1, 1, 33, dtype=torch.float64, generator=generator, mask=None)
     measured = max(measured_bandwidth(layer, oversample=OVERSAMPLE))
     row: Row = {"setup": "one Gabor", "w_scale": 1.0, "measured": measured}
     for formula in FORMULAS:
@@ -242,7 +242,7 @@ def toy_net() -> nn.Sequential:
     kernel = partial(MAGNet, hidden=8, input_scale=8.0)
 
     def layer(fan_in: int, fan_out: int) -> FlexConv2d:
-        return FlexConv2d(fan_in, fan_out, 17, kernel=kernel, mask=GaussianMask(2, sigma=0.15))
+        return FlexConv2d(fan_in, fan_out, 17, generator=kernel, mask=GaussianMask(2, sigma=0.15))
 
     return nn.Sequential(
         layer(1, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 1)

@@ -63,7 +63,7 @@ def plain_conv(inputs: int, outputs: int) -> nn.Module:
 def flex_conv(inputs: int, outputs: int) -> nn.Module:
     mask = GaussianMask(2, sigma=0.3)
     kernel = functools.partial(MAGNet, hidden=16)  # 32 by default: more than these few channels need
-    return FlexConv2d(inputs, outputs, kernel_size=11, bias=False, mask=mask, kernel=kernel)
+    return FlexConv2d(inputs, outputs, kernel_size=11, bias=False, mask=mask, generator=kernel)
 
 
 def scenes(count: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

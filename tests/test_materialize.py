@@ -27,7 +27,7 @@ tiny = partial(MAGNet, hidden=4, layers=1)
 
 
 def make(dims=1, kernel_size=9, *, sigma=0.3, mean=None, channels=(2, 4), **options):
-    options = {"kernel": tiny, "mask": GaussianMask(dims, sigma=sigma, mean=mean)} | options
+    options = {"generator": tiny, "mask": GaussianMask(dims, sigma=sigma, mean=mean)} | options
     layer = LAYERS[dims](*channels, kernel_size, **options)
     if layer.bias is not None:
         nn.init.normal_(layer.bias)
@@ -114,7 +114,7 @@ def test_every_padding_mode(dims, mode):
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_every_generator(name):
-    layer = make(2, 9, kernel=name)
+    layer = make(2, 9, generator=name)
     assert_same(layer, noise(layer))
 
 

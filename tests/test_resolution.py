@@ -32,7 +32,7 @@ tiny = partial(MAGNet, hidden=4, layers=1, input_scale=4.0)
 
 def make(dims=1, kernel_size=17, *, sigma=0.2, mean=None, threshold=0.1, form="guarded", channels=(2, 3), **options):
     mask = GaussianMask(dims, sigma=sigma, mean=mean, threshold=threshold, form=form, dtype=torch.float64)
-    options = {"kernel": tiny, "mask": mask, "dtype": torch.float64} | options
+    options = {"generator": tiny, "mask": mask, "dtype": torch.float64} | options
     return LAYERS[dims](*channels, kernel_size, **options)
 
 
@@ -45,7 +45,7 @@ def noise(layer, size=24):
 
 def whole_kernel(layer):
     """The kernel on the whole grid of a layer, cropped taps as zeros."""
-    return layer._sample([axis.whole for axis in layer.axes])
+    return layer.sample([axis.whole for axis in layer.axes])
 
 
 def line(axis):
@@ -179,7 +179,7 @@ def test_axes_have_resolutions_of_their_own():
     layer = make(2, (9, 17))
     other = at_resolution(layer, (1.5, 0.5))
     assert other.kernel_size == (13, 9)
-    assert other.kernel_scale == pytest.approx(1 / 0.75)
+    assert other.grid.scale == pytest.approx(1 / 0.75)
     same = at_resolution(layer, (1, 2))
     assert same.axes[0] == layer.axes[0]
     assert same(noise(layer)).shape == (2, 3, 24, 24)
@@ -263,8 +263,7 @@ def test_the_window_is_cropped_where_the_taps_before_ended(sigma, mean, scale):
 
 def ends_of(layer):
     """Coordinates of the first and the last tap kept."""
-    layer._follow()
-    (axis,), ((start, stop),) = layer.axes, layer._extent.taps
+    (axis,), ((start, stop),) = layer.axes, layer.taps
     return line(axis)[start], line(axis)[stop - 1]
 
 
@@ -312,7 +311,7 @@ def test_a_taper_follows_a_hard_crop():
     hard = at_resolution(layer, 2, crop="hard")
     both = at_resolution(hard, 2)
     assert tuple(axis.origin for axis in both.axes) == hard.axes
-    assert relative_error(whole_kernel(both), slow_kernel(hard, both) * hard.kernel_scale) < 1e-12
+    assert relative_error(whole_kernel(both), slow_kernel(hard, both) * hard.grid.scale) < 1e-12
     assert all(axis.origin is None for axis in at_resolution(both, 0.5, crop="hard").axes)
 
 
@@ -354,7 +353,7 @@ def test_outputs_agree_for_all_kinds_of_layers(options):
 @pytest.mark.parametrize("dims", [1, 2])
 def test_every_generator_can_be_resampled(name, masked, dims):
     mask = GaussianMask(dims, sigma=0.3, dtype=torch.float64) if masked else None
-    layer = LAYERS[dims](2, 2, 17, kernel=name, mask=mask, dtype=torch.float64)
+    layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64)
     if hasattr(layer.generator, "scale"):
         with torch.no_grad():
             layer.generator.scale.fill_(1.0)
@@ -370,11 +369,11 @@ def test_every_generator_can_be_resampled(name, masked, dims):
 @pytest.mark.parametrize("ratio", [2, 1.5, 0.5])
 @pytest.mark.parametrize("dims", [1, 2])
 def test_a_jet_scales_its_sigma_and_needs_no_factor(dims, ratio):
-    layer = LAYERS[dims](1, 2, 17, kernel=partial(NJet, order=2, reach=4.0), mask=None, dtype=torch.float64)
+    layer = LAYERS[dims](1, 2, 17, generator=partial(NJet, order=2, reach=4.0), mask=None, dtype=torch.float64)
     with torch.no_grad():
         layer.generator.scale.fill_(1.0)
     other = at_resolution(layer, ratio)
-    assert other.kernel_scale == 1.0
+    assert other.grid.scale == 1.0
     sigmas = [each.generator._unit()[0] * 2 / each.axes[0].spacing for each in (layer, other)]
     assert sigmas[1] == pytest.approx(ratio * sigmas[0])  # in samples
     bounds = [max_frequency(each) for each in (layer, other)]
@@ -424,7 +423,7 @@ def test_refining_converges(padding, sigma):
 def test_the_taper_is_better_than_cropping_anew(dims, padding, sigma):
     layers = []
     for _ in range(4):
-        layers.append(make(dims, 17, sigma=sigma, padding=padding, channels=(4, 4), kernel="magnet"))
+        layers.append(make(dims, 17, sigma=sigma, padding=padding, channels=(4, 4), generator="magnet"))
         with torch.no_grad():
             layers[-1].generator.frequency.mul_(0.2)
     errors = {crop: sum(resolution_error(layer, 2, crop=crop) for layer in layers) for crop in ("taper", "hard")}
@@ -478,7 +477,7 @@ def test_the_original_is_not_changed(copy_it):
         at_resolution(model, 2, copy=copy_it)(x)
         assert torch.equal(model(x), y)
     assert {k: v for k, v in model[0].__dict__.items() if k[0] != "_"} == attributes
-    assert model[0].resampled_axes is None
+    assert not model[0].grid.resampled
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -580,7 +579,7 @@ def test_sizes_follow_the_mask():
 
 
 def test_the_nyquist_limit_follows():
-    layer = make(2, 17, sigma=0.3, kernel=partial(MAGNet, hidden=4, layers=1))
+    layer = make(2, 17, sigma=0.3, generator=partial(MAGNet, hidden=4, layers=1))
     bound = max_frequency(layer)
     for ratio in (2, 0.5, 1.3):
         other = at_resolution(layer, ratio)
@@ -678,7 +677,7 @@ def test_evaluation_caches_at_the_new_resolution():
     with torch.no_grad():
         before = layer(x)
         other = at_resolution(layer, 2)
-        assert other._cache._entry is None
+        assert other._provider._cache._entry is None
         assert relative_error(other(x), before) > 0.01
         assert torch.equal(layer(x), before)
 
@@ -687,7 +686,7 @@ def test_one_tap_is_all_resolutions():
     layer = make(2, (1, 9))
     other = at_resolution(layer, 2)
     assert other.kernel_size == (1, 17)
-    assert other.kernel_scale == 0.5
+    assert other.grid.scale == 0.5
 
 
 @pytest.mark.parametrize("rotated", [False, True])

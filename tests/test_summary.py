@@ -86,7 +86,7 @@ def test_other_models_have_no_share_without_a_shape():
 
 
 def test_frequencies_against_nyquist():
-    low = FlexConv2d(1, 1, 33, kernel="fourier", mask=GaussianMask(2, sigma=0.5))
+    low = FlexConv2d(1, 1, 33, generator="fourier", mask=GaussianMask(2, sigma=0.5))
     with torch.no_grad():
         low.generator.frequency.zero_()
         low.generator.frequency[0, :, 1] = 2 * math.pi * 9
@@ -94,6 +94,6 @@ def test_frequencies_against_nyquist():
     assert layer.frequency == pytest.approx(max_frequency(low).tolist())
     assert layer.nyquist == (8.0, 8.0)
     assert layer.beyond_nyquist == (False, True)
-    (silent,) = summarize(FlexConv2d(1, 1, 9, kernel="siren"))
+    (silent,) = summarize(FlexConv2d(1, 1, 9, generator="siren"))
     assert silent.frequency is None
     assert silent.beyond_nyquist == (False, False)

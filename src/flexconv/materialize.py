@@ -46,11 +46,10 @@ def _plain(layer: FlexConvNd) -> nn.Module:
     """One layer as a plain convolution, after a padding layer if the padding is not symmetric."""
     if any(p.is_meta for p in layer.parameters()):
         raise ArgumentError(f"{type(layer).__name__} is on the meta device and has no kernel: load its weights first")
-    layer._follow()
     taps = _taps_with_nonnegative_padding(layer)
-    pads = layer._pads_of(taps)
+    pads = layer.pads_for(taps)
     symmetric = all(left == right >= 0 for left, right in pads)
-    weight = layer._sample(taps).to(layer._like().dtype)
+    weight = layer.sample(taps).to(layer.reference_tensor().dtype)
     conv = CONV_LAYERS[layer.dims](
         layer.in_channels,
         layer.out_channels,
@@ -75,7 +74,7 @@ def _taps_with_nonnegative_padding(layer: FlexConvNd) -> tuple[TapRange, ...]:
     """The taps within the extent, extended by zero taps as far as necessary to make the padding non-negative."""
     taps = []
     for (start, stop), (left, right), size, step in zip(
-        layer._extent.taps, layer.pads, layer.kernel_size, layer.dilation, strict=True
+        layer.taps, layer.pads, layer.kernel_size, layer.dilation, strict=True
     ):
         taps.append((min(start, max(left, 0) // step), max(stop, size - max(right, 0) // step)))
     return tuple(taps)

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._arguments import positive, unknown_name
 from .errors import ArgumentError, ArgumentTypeError
-from .nn import Axis, Extent, FlexConvNd
+from .nn import Axis, FlexConvNd, KernelGrid
 from .ops import Padding
 
 CROPS = ("taper", "hard")
@@ -146,13 +146,13 @@ def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
     new = tuple(
         _resampled(axis, scale, taper=crop == "taper", weighted=scaled) for axis, scale in zip(old, scales, strict=True)
     )
-    layer.padding = _scaled_padding(layer, new, scales)
-    layer.resampled_axes = new
-    layer.kernel_size = tuple(axis.size for axis in new)
-    if scaled:
-        layer.kernel_scale *= math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
-    layer.generator.attach_(new)
-    layer._extent = Extent(new)
+    density = math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
+    layer.grid = KernelGrid(
+        axes=new,
+        padding=_scaled_padding(layer, new, scales),
+        scale=layer.grid.scale * (density if scaled else 1.0),
+        resampled=True,
+    )
 
 
 def _resampled(axis: Axis, scale: float, *, taper: bool, weighted: bool) -> Axis:

@@ -35,7 +35,7 @@ class KernelStages(NamedTuple):
 def check_layer(layer: object, function: str) -> FlexConvNd:
     """Return `layer` if it is a FlexConv layer whose parameters have values; `function` is named in the error."""
     if isinstance(layer, FlexConvNd):
-        if layer._like().is_meta:
+        if layer.reference_tensor().is_meta:
             raise ArgumentError(
                 f"{function}: the layer is on the meta device and has no values to draw; move it with `to_empty` and "
                 "load or reset its parameters first"
@@ -63,8 +63,7 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
 
 def current_taps(layer: FlexConvNd) -> tuple[TapRange, ...]:
     """The taps within the layer's current extent, per axis."""
-    layer._follow()
-    return layer._extent.taps
+    return layer.taps
 
 
 def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
@@ -86,7 +85,7 @@ def oversampled(axis: Axis, factor: int) -> Axis:
 
 def coordinates(layer: FlexConvNd, axes: Sequence[Axis]) -> list[torch.Tensor]:
     """Coordinates of all taps of `axes` → [k_d] per axis, with the dtype and device of the layer's generator."""
-    dtype, device = layer.generator.compute_dtype, layer._like().device
+    dtype, device = layer.generator.compute_dtype, layer.reference_tensor().device
     return [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in axes]
 
 
@@ -103,7 +102,7 @@ def spread(count: int, total: int) -> list[int]:
 @torch.no_grad()
 def sample_generator(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor:
     """scale · generator on the product grid of the coordinates `lines` → [channels, *n]."""
-    return layer.generator(mesh(lines)) * layer.kernel_scale
+    return layer.generator(mesh(lines)) * layer.grid.scale
 
 
 @torch.no_grad()

@@ -141,7 +141,7 @@ def resolution_error(
         for n, ratio in zip(sizes, ratios, strict=True)
     ]
     other = at_resolution(layer, [float(ratio) for ratio in ratios], crop=crop, copy=False)
-    like = layer._like()
+    like = layer.reference_tensor()
     here, there = (
         smooth_signal(layer.in_channels, counts, cycles, seed).to(like)
         for counts in (sizes, [int(n * ratio) for n, ratio in zip(sizes, ratios, strict=True)])

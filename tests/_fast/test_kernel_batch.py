@@ -38,10 +38,10 @@ def compare(net, *, groups=None, alone=None):
     together = KernelsTogether(net)
     if groups is not None:
         assert (len(together.groups), len(together.alone)) == (groups, alone)
-    expected = kernels_and_gradients(net, [layer._sample(layer._windows_in_force()) for layer in together.layers])
+    expected = kernels_and_gradients(net, [layer.sample(layer.window) for layer in together.layers])
     with together.ahead():
-        kernels = [as_tensor(layer._ahead) for layer in together.layers]
-    assert all(layer._ahead is None for layer in together.layers)
+        kernels = [as_tensor(layer._provider.prepared) for layer in together.layers]
+    assert all(layer._provider.prepared is None for layer in together.layers)
     kernels, gradients = kernels_and_gradients(net, kernels)
     for kernel, wanted in zip(kernels, expected[0], strict=True):
         torch.testing.assert_close(kernel, wanted, rtol=1e-12, atol=1e-14)
@@ -60,7 +60,7 @@ def test_every_generator(kernel, layer):
     torch.manual_seed(0)
     size = 17 if layer is not FlexConv3d else 7
     mask = None if kernel == "njet" else "gaussian"
-    make = functools.partial(layer, kernel_size=size, kernel=kernel, mask=mask, dtype=torch.float64)
+    make = functools.partial(layer, kernel_size=size, generator=kernel, mask=mask, dtype=torch.float64)
     net = Net(make(2, 3), make(3, 4), make(4, 1))
     shared = kernel != "njet"  # which is no map of features
     compare(net, groups=int(shared), alone=0 if shared else 3)
@@ -78,7 +78,7 @@ def test_what_differs_is_sampled_apart():
         FlexConv2d(2, 3, 9, **double),
         FlexConv2d(3, 3, 9, **double),
         FlexConv2d(3, 3, (9, 7), **double),  # another grid
-        FlexConv2d(3, 3, 9, kernel="siren", **double),
+        FlexConv2d(3, 3, 9, generator="siren", **double),
         FlexConv2d(3, 3, 9, mask=None, **double),
         FlexConv2d(3, 3, 9, mask=RotatedGaussianMask(2, **double), **double),
         FlexConv2d(3, 3, 9, mask=GaussianMask(2, threshold=0.3, **double), **double),
@@ -126,7 +126,7 @@ def test_whatever_a_generator_remembers_may_tell_it_from_others():
         def features(self, points):
             return self.bend[0](super().features(points))
 
-    layers = [FlexConv2d(1, 1, 9, kernel=Bent(2, 1, dtype=torch.float64), dtype=torch.float64) for _ in range(3)]
+    layers = [FlexConv2d(1, 1, 9, generator=Bent(2, 1, dtype=torch.float64), dtype=torch.float64) for _ in range(3)]
     for layer, bend in zip(layers, (torch.tanh, torch.tanh, torch.sin), strict=True):
         layer.generator.bend = [bend]
     compare(Net(*layers), groups=2, alone=0)
@@ -173,7 +173,7 @@ def test_layers_cut_alike_are_transformed_at_once():
         nn.init.constant_(layer.mask.sigma, sigma)
     together = KernelsTogether(net)
     with together.ahead():
-        first, second, third = (layer._ahead for layer in net.layers)
+        first, second, third = (layer._provider.prepared for layer in net.layers)
         assert first._batch is not second._batch is third._batch
         together_results = [layer(torch.ones(1, 2, 9, 9)) for layer in net.layers]
     for result, layer in zip(together_results, net.layers, strict=True):
@@ -202,7 +202,7 @@ def test_a_network_computes_the_same_with_few_operations():
             sample()
         return sum(event.count for event in profiler.key_averages() if event.key in ("aten::mul", "aten::add"))
 
-    one_by_one = operations(lambda: [layer._sample(layer._windows_in_force()) for layer in together.layers])
+    one_by_one = operations(lambda: [layer.sample(layer.window) for layer in together.layers])
 
     def at_once():
         with together.ahead():
@@ -245,7 +245,9 @@ def test_regions_are_compiled_once_for_all_layers_and_sizes(monkeypatch):
 def test_compiled_gradients_of_few_taps_and_of_masks_at_their_limits():
     torch.manual_seed(0)
     small = functools.partial(GENERATORS["siren"], hidden=4, layers=3)
-    net = Net(*(FlexConv2d(2, 2, 9, kernel=small, dtype=torch.float64) for _ in range(2)))  # σ below its floor of 0.125
+    net = Net(
+        *(FlexConv2d(2, 2, 9, generator=small, dtype=torch.float64) for _ in range(2))
+    )  # σ below its floor of 0.125
     with compiled_regions():
         compare(net)
     assert net.layers[0].mask.sigma.grad.any()

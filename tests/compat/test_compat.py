@@ -348,7 +348,7 @@ def test_network_with_sampling_scale_and_without_cropping(golden):
     state = golden("net_flexnet3").state
     model = from_authors(state, kernel_size=17, sampling_scale=0.25, cropping=False)
     assert set(refresh_extents(model).values()) == {(17, 17)}
-    assert {model.stem.kernel_scale, model.blocks[2].conv2.kernel_scale} == {0.25}
+    assert {model.stem.grid.scale, model.blocks[2].conv2.grid.scale} == {0.25}
 
 
 def authors_state(model, names):

@@ -46,7 +46,7 @@ def models():
             "flexnet3", in_channels=3, num_classes=4, image_size=16, widths=[6, 6], mask_options=wide
         ),
         "series": create_model("flextcn2", in_channels=1, num_classes=3, length=60, widths=[4], mask_options=wide),
-        "siren": nn.Sequential(FlexConv2d(1, 2, 9, kernel="siren", mask=None)),
+        "siren": nn.Sequential(FlexConv2d(1, 2, 9, generator="siren", mask=None)),
         "volumes": FlexConv3d(1, 2, 7, mask=GaussianMask(3, sigma=0.4)),
     }
 

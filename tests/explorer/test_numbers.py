@@ -35,11 +35,11 @@ def unmasked():
 
 
 def siren():
-    return FlexConv1d(2, 2, 33, kernel="siren")
+    return FlexConv1d(2, 2, 33, generator="siren")
 
 
 def jet():
-    return FlexConv2d(4, 4, 15, kernel="njet", mask=None, groups=2)
+    return FlexConv2d(4, 4, 15, generator="njet", mask=None, groups=2)
 
 
 LAYERS = [causal, rectangular, rotated, unmasked, siren, jet]

@@ -335,8 +335,9 @@ def test_other_modules_are_refused(tmp_path):
 def test_networks_that_were_changed_are_refused(tmp_path):
     """They would come back as others."""
     model = small("flexnet3")
-    model.blocks[1].conv2.kernel_scale = 0.25
-    with pytest.raises(ValueError, match=r"kernel_scale of blocks\.1\.conv2 is 0\.25, but 1\.0 in a model of this"):
+    layer = model.blocks[1].conv2
+    layer.grid = layer.grid._replace(scale=0.25)
+    with pytest.raises(ValueError, match=r"the scale of blocks\.1\.conv2 is 0\.25, but 1\.0 in a model of this"):
         save_pretrained(model, tmp_path)
     model = small("flexnet3")
     model.stem = flexconv.FlexConv2d(3, 4, 17)

@@ -20,7 +20,7 @@ tiny = partial(MAGNet, hidden=2, layers=1)
 
 
 def make(dims=1, in_channels=2, out_channels=4, kernel_size=9, **options):
-    return LAYERS[dims](in_channels, out_channels, kernel_size, **{"kernel": tiny} | options)
+    return LAYERS[dims](in_channels, out_channels, kernel_size, **{"generator": tiny} | options)
 
 
 def says(*parts):
@@ -84,13 +84,13 @@ BAD_ARGUMENTS = {
         ["padding_mode", "'reflct'", "did you mean 'reflect'"],
     ),
     "unknown algorithm": ({"algorithm": "dirct"}, ValueError, ["algorithm", "'dirct'", "did you mean 'direct'"]),
-    "unknown kernel": ({"kernel": "magnt"}, ValueError, ["kernel", "'magnt'", "did you mean 'magnet'"]),
-    "unknown kernel, no neighbour": ({"kernel": "zzz"}, ValueError, ["'zzz'", "'fourier'", "'siren'"]),
-    "a number for a kernel": ({"kernel": 3}, TypeError, ["kernel", "3", "magnet"]),
-    "a module that is no generator": ({"kernel": nn.Linear(1, 8)}, TypeError, ["KernelGenerator", "Linear"]),
-    "a function that makes no generator": ({"kernel": lambda *_, **__: 7}, TypeError, ["KernelGenerator"]),
-    "a generator of other channels": ({"kernel": MAGNet(1, 7)}, ValueError, ["7 channels in 1D", "= 8 in 1D"]),
-    "a generator of other axes": ({"kernel": MAGNet(2, 8)}, ValueError, ["8 channels in 2D", "= 8 in 1D"]),
+    "unknown generator": ({"generator": "magnt"}, ValueError, ["kernel", "'magnt'", "did you mean 'magnet'"]),
+    "unknown generator, no neighbour": ({"generator": "zzz"}, ValueError, ["'zzz'", "'fourier'", "'siren'"]),
+    "a number for a generator": ({"generator": 3}, TypeError, ["generator", "3", "magnet"]),
+    "a module that is no generator": ({"generator": nn.Linear(1, 8)}, TypeError, ["KernelGenerator", "Linear"]),
+    "a function that makes no generator": ({"generator": lambda *_, **__: 7}, TypeError, ["KernelGenerator"]),
+    "a generator of other channels": ({"generator": MAGNet(1, 7)}, ValueError, ["7 channels in 1D", "= 8 in 1D"]),
+    "a generator of other axes": ({"generator": MAGNet(2, 8)}, ValueError, ["8 channels in 2D", "= 8 in 1D"]),
     "unknown mask": ({"mask": "gausian"}, ValueError, ["mask", "'gausian'", "did you mean 'gaussian'"]),
     "a mask of other axes": ({"mask": GaussianMask(2)}, ValueError, ["2 axes", "1"]),
     "a number for a mask": ({"mask": 0.1}, TypeError, ["mask", "0.1"]),
@@ -113,13 +113,13 @@ def test_whole_numbers_of_any_kind_become_plain_ints(kind):
         padding=(kind(1), (kind(2), 0)),
         dilation=[kind(1), kind(2)],
         groups=kind(2),
-        kernel=tiny,
+        generator=tiny,
     )
-    assert str(layer) == str(FlexConv2d(2, 4, (5, 3), padding=(1, (2, 0)), dilation=(1, 2), groups=2, kernel=tiny))
+    assert str(layer) == str(FlexConv2d(2, 4, (5, 3), padding=(1, (2, 0)), dilation=(1, 2), groups=2, generator=tiny))
     numbers = [layer.in_channels, layer.out_channels, layer.groups, *layer.kernel_size, *layer.stride, *layer.dilation]
     assert {type(number) for number in [*numbers, layer.padding[0], *layer.padding[1]]} == {int}
     assert layer(torch.randn(1, 2, 8, 8)).shape == (1, 4, 6, 6)
-    assert type(FlexConv1d(1, 1, 5, padding=kind(2), kernel=tiny).padding) is int
+    assert type(FlexConv1d(1, 1, 5, padding=kind(2), generator=tiny).padding) is int
 
 
 @pytest.mark.parametrize("value", [np.float64(5), np.True_, True, torch.tensor(5.0), np.array([5, 5])], ids=repr)
@@ -168,7 +168,7 @@ def test_inputs_that_are_not_real_numbers(dtype):
 
 @pytest.mark.parametrize("x", [np.ones((1, 2, 9), dtype=np.float32), [[1.0] * 9] * 2])
 def test_inputs_that_are_no_tensors(x):
-    with pytest.raises(TypeError, match=says("FlexConv1d wants a tensor", type(x).__name__)):
+    with pytest.raises(TypeError, match=says("FlexConv1d expects a tensor", type(x).__name__)):
         make()(x)
 
 
@@ -225,7 +225,7 @@ def test_a_mask_that_is_not_finite(name, value):
 
 
 def test_a_generator_scale_that_is_not_finite():
-    layer = make(kernel=NJet, mask=None)
+    layer = make(generator=NJet, mask=None)
     with torch.no_grad():
         layer.generator.scale.fill_(math.nan)
     with pytest.raises(ValueError, match=says("finite", "nan")):
@@ -259,5 +259,5 @@ def test_a_generator_without_parameters_works_like_any_other():
         def reset_parameters(self):
             """Nothing to draw."""
 
-    layer = make(kernel=Ramp(1, 8))
+    layer = make(generator=Ramp(1, 8))
     assert layer(torch.randn(1, 2, 20)).shape == (1, 4, 20)

@@ -20,7 +20,7 @@ from tests.conftest import relative_error
 
 def make(**options):
     kernel = partial(MAGNet, hidden=4, layers=1)
-    layer = FlexConv1d(2, 3, 17, **({"kernel": kernel, "mask": GaussianMask(1, sigma=0.3)} | options))
+    layer = FlexConv1d(2, 3, 17, **({"generator": kernel, "mask": GaussianMask(1, sigma=0.3)} | options))
     return layer.eval()
 
 
@@ -68,7 +68,7 @@ def test_with_gradients_nothing_is_kept(x):
     for _ in range(2):
         layer(x).sum().backward()
     assert count.calls == 2
-    assert layer._cache._entry is None
+    assert layer._provider._cache._entry is None
     with torch.no_grad():
         layer(x)
     layer.zero_grad()
@@ -141,7 +141,7 @@ CHANGES = {
     "another parameter": lambda layer: setattr(layer.generator.output, "weight", nn.Parameter(torch.randn(6, 4))),
     "another generator": lambda layer: setattr(layer, "generator", make().generator),
     "no mask": lambda layer: setattr(layer, "mask", None),
-    "kernel_scale": lambda layer: setattr(layer, "kernel_scale", 0.5),
+    "scale": lambda layer: setattr(layer, "grid", layer.grid._replace(scale=0.5)),
     "reset_parameters": lambda layer: layer.reset_parameters(),
     "vector_to_parameters": lambda layer: nn.utils.vector_to_parameters(
         torch.randn(sum(p.numel() for p in layer.parameters())), layer.parameters()
@@ -240,7 +240,7 @@ def test_compiled_code_has_no_cache(x):
         for _ in range(2):
             torch.testing.assert_close(compiled(x), fresh(layer, x))
             layer.generator.output.weight.mul_(2)
-    assert layer._cache._entry is None
+    assert layer._provider._cache._entry is None
 
 
 # --- never state ------------------------------------------------------------------------------------------------------
@@ -251,15 +251,15 @@ def test_it_is_not_saved_copied_or_pickled(x):
     keys, size = list(layer.state_dict()), len(pickle.dumps(layer))
     with torch.no_grad():
         layer(x)
-    assert layer._cache._entry is not None
+    assert layer._provider._cache._entry is not None
     assert list(layer.state_dict()) == keys
     assert len(pickle.dumps(layer)) <= size + 200  # the sizes in use are; a kernel would take more
     file = io.BytesIO()
     torch.save(layer, file)
     file.seek(0)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(file, weights_only=False)):
-        assert again._cache is not layer._cache
-        assert again._cache._entry is None
+        assert again._provider is not layer._provider
+        assert again._provider._cache._entry is None
         with torch.no_grad():
             again.generator.output.weight.mul_(2)
             torch.testing.assert_close(again(x), fresh(again, x))
@@ -270,7 +270,7 @@ def test_a_shallow_copy_is_not_confused(x):
     with torch.no_grad():
         before = layer(x)
         shallow = copy.copy(layer)
-        shallow.kernel_scale = 0.5
+        shallow.grid = shallow.grid._replace(scale=0.5)
         torch.testing.assert_close(shallow(x), before / 2)
         assert torch.equal(layer(x), before)
 

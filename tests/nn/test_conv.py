@@ -34,7 +34,7 @@ tiny = partial(MAGNet, hidden=3, layers=1)
 
 def make(dims, in_channels=2, out_channels=2, kernel_size=7, *, sigma=0.2, mean=None, threshold=0.1, **options):
     """A small layer in float64, with a bias that is not 0."""
-    options = {"kernel": tiny, "dtype": torch.float64} | options
+    options = {"generator": tiny, "dtype": torch.float64} | options
     if "mask" not in options:
         options["mask"] = GaussianMask(dims, sigma=sigma, mean=mean, threshold=threshold, dtype=options["dtype"])
     layer = LAYERS[dims](in_channels, out_channels, kernel_size, **options)
@@ -49,7 +49,7 @@ def noise(*shape, **options):
 
 def whole_kernel(layer):
     """Every tap of the grid, zeros where the mask crops."""
-    return layer._sample(layer._extent.whole)
+    return layer.sample(layer._extent.whole)
 
 
 def full_pads(layer):
@@ -173,7 +173,7 @@ def test_any_sigma_and_mean(sigma, mean, padding):
 def test_an_off_centre_mask_is_cropped_on_both_sides():
     layer = make(1, kernel_size=65, sigma=0.05, mean=0.5)
     assert layer.extent == (7,)
-    (start, stop), (used_from, used_to) = *layer._extent.taps, *layer._extent.windows
+    (start, stop), (used_from, used_to) = *layer.taps, *layer._extent.windows
     assert start > 40
     assert stop < 58
     assert used_from > 32
@@ -225,7 +225,7 @@ def test_any_threshold_and_a_turned_mask(threshold, mask):
 def test_every_generator(generator, mask, padding):
     for dims in (1, 2):
         mask_or_none = mask and GaussianMask(dims, sigma=0.15, dtype=torch.float64)
-        layer = make(dims, kernel_size=9, kernel=generator, mask=mask_or_none, padding=padding)
+        layer = make(dims, kernel_size=9, generator=generator, mask=mask_or_none, padding=padding)
         assert_plain(layer, *(12, 10)[:dims])
 
 
@@ -327,7 +327,7 @@ def test_only_the_window_is_computed(monkeypatch):
 def test_output_shapes_are_those_of_torch(dims, padding, stride, dilation):
     arguments = (4, 6, (5, 3, 4)[:dims], stride, padding, dilation, 2)
     x = torch.randn(2, 4, *(14, 13, 12)[:dims])
-    assert LAYERS[dims](*arguments, kernel=tiny)(x).shape == TORCH_LAYERS[dims](*arguments)(x).shape
+    assert LAYERS[dims](*arguments, generator=tiny)(x).shape == TORCH_LAYERS[dims](*arguments)(x).shape
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -383,7 +383,7 @@ def test_extent_counts_what_the_graph_keeps_even_where_a_tap_lies_on_the_edge(ta
 def test_kernel_scale_multiplies_the_kernel():
     layer = make(1)
     before = layer.kernel()
-    layer.kernel_scale = 0.25
+    layer.grid = layer.grid._replace(scale=0.25)
     torch.testing.assert_close(layer.kernel(), 0.25 * before)
     assert_plain(layer, 10)
 
@@ -451,7 +451,7 @@ def test_gradcheck(generator, mask, algorithm):
     window = {"mean": (0.11, -0.06), "sigma": (0.31, 0.42), "dtype": torch.float64}
     masks = {"gaussian": GaussianMask(2, **window), "rotated": RotatedGaussianMask(2, angle=0.4, **window), None: None}
     kernel = partial(GENERATORS[generator], **SMALL[generator])
-    layer = make(2, 1, 1, (5, 7), kernel=kernel, mask=masks[mask], algorithm=algorithm, padding=("causal", "same"))
+    layer = make(2, 1, 1, (5, 7), generator=kernel, mask=masks[mask], algorithm=algorithm, padding=("causal", "same"))
     with torch.no_grad():
         for parameter in layer.generator.parameters():
             parameter.add_(0.1 * torch.rand_like(parameter))  # off the kinks of a ReLU

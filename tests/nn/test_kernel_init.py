@@ -127,22 +127,22 @@ WIDE = partial(MAGNet, hidden=200)
 @pytest.mark.parametrize(
     ("layer", "center", "radius"),
     [
-        (lambda: FlexConv1d(1, 1, 33, padding="causal", kernel=WIDE), [1.0], [0.125]),
-        (lambda: FlexConv1d(1, 1, 33, kernel=WIDE), [0.0], [0.125]),
-        (lambda: FlexConv2d(1, 1, 33, kernel=WIDE), [0.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv2d(1, 1, 33, kernel=partial(GaborNet, hidden=200)), [0.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv2d(1, 1, 33, padding=("causal", "same"), kernel=WIDE), [1.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv3d(1, 1, 9, kernel=WIDE), [0.0] * 3, [0.125] * 3),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=WIDE, mask=GaussianMask(1, mean=-1.0)), [-1.0], [0.125]),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=WIDE, mask=GaussianMask(1, sigma=-0.3)), [1.0], [0.5]),
-        (lambda: FlexConv2d(1, 1, 33, kernel=WIDE, mask=GaussianMask(2, sigma=(0.3, 2.0))), [0.0, 0.0], [0.5, 1.0]),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=WIDE, mask=None), [0.0], [1.0]),
-        (lambda: FlexConv2d(1, 1, 33, kernel=WIDE, mask=None), [0.0, 0.0], [1.0, 1.0]),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=partial(WIDE, center=0.0, spread=0.125)), [0.0], [0.125]),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=partial(WIDE, spread=0.2)), [0.0], [0.2]),
-        (lambda: CAUSAL1D(1, 1, 33, kernel=partial(WIDE, center=0.5)), [0.5], [1.0]),
+        (lambda: FlexConv1d(1, 1, 33, padding="causal", generator=WIDE), [1.0], [0.125]),
+        (lambda: FlexConv1d(1, 1, 33, generator=WIDE), [0.0], [0.125]),
+        (lambda: FlexConv2d(1, 1, 33, generator=WIDE), [0.0, 0.0], [0.125] * 2),
+        (lambda: FlexConv2d(1, 1, 33, generator=partial(GaborNet, hidden=200)), [0.0, 0.0], [0.125] * 2),
+        (lambda: FlexConv2d(1, 1, 33, padding=("causal", "same"), generator=WIDE), [1.0, 0.0], [0.125] * 2),
+        (lambda: FlexConv3d(1, 1, 9, generator=WIDE), [0.0] * 3, [0.125] * 3),
+        (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=GaussianMask(1, mean=-1.0)), [-1.0], [0.125]),
+        (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=GaussianMask(1, sigma=-0.3)), [1.0], [0.5]),
+        (lambda: FlexConv2d(1, 1, 33, generator=WIDE, mask=GaussianMask(2, sigma=(0.3, 2.0))), [0.0, 0.0], [0.5, 1.0]),
+        (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=None), [0.0], [1.0]),
+        (lambda: FlexConv2d(1, 1, 33, generator=WIDE, mask=None), [0.0, 0.0], [1.0, 1.0]),
+        (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, center=0.0, spread=0.125)), [0.0], [0.125]),
+        (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, spread=0.2)), [0.0], [0.2]),
+        (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, center=0.5)), [0.5], [1.0]),
         (
-            lambda: FlexConv2d(1, 1, 33, kernel=partial(WIDE, center=(0.5, -0.5), spread=(0.1, 0.2))),
+            lambda: FlexConv2d(1, 1, 33, generator=partial(WIDE, center=(0.5, -0.5), spread=(0.1, 0.2))),
             [0.5, -0.5],
             [0.1, 0.2],
         ),
@@ -162,7 +162,7 @@ def test_centres_inside_a_layer_are_where_its_mask_looks(layer, center, radius, 
 def test_a_generator_made_by_hand_keeps_its_centres():
     net = MAGNet(1, 1)
     before = net.mu.clone()
-    FlexConv1d(1, 1, 33, padding="causal", kernel=net)
+    FlexConv1d(1, 1, 33, padding="causal", generator=net)
     assert torch.equal(net.mu, before)
 
 
@@ -238,12 +238,12 @@ REST = {
     [
         (FlexConv2d, 4068),
         (FlexConv1d, 3682),
-        (partial(FlexConv2d, kernel="siren"), 1156),
-        (partial(FlexConv2d, kernel="fourier"), 3556),
-        (partial(FlexConv2d, kernel="gabor"), 3940),
-        (partial(FlexConv1d, kernel="gabor"), 3682),
-        (partial(FlexConv1d, kernel="siren"), 1122),
-        (partial(FlexConv1d, kernel="fourier"), 3426),
+        (partial(FlexConv2d, generator="siren"), 1156),
+        (partial(FlexConv2d, generator="fourier"), 3556),
+        (partial(FlexConv2d, generator="gabor"), 3940),
+        (partial(FlexConv1d, generator="gabor"), 3682),
+        (partial(FlexConv1d, generator="siren"), 1122),
+        (partial(FlexConv1d, generator="fourier"), 3426),
     ],
 )
 @pytest.mark.parametrize(("channels", "groups"), [((3, 5), 1), ((4, 6), 2), ((4, 4), 4)])
@@ -256,10 +256,10 @@ def test_parameter_counts_of_the_authors_layers(layer, constant, channels, group
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("name", REST)
 def test_parameter_counts_follow_from_the_definitions(name, dims):
-    masked, bare = (LAYERS[dims](3, 5, 9, kernel=name, mask=mask) for mask in ("gaussian", None))
+    masked, bare = (LAYERS[dims](3, 5, 9, generator=name, mask=mask) for mask in ("gaussian", None))
     assert count(bare) == 33 * 15 + REST[name](dims) + 5
     assert count(masked) == count(bare) + 2 * dims
-    assert count(LAYERS[dims](3, 5, 9, kernel=name, bias=False)) == count(masked) - 5
+    assert count(LAYERS[dims](3, 5, 9, generator=name, bias=False)) == count(masked) - 5
 
 
 @pytest.mark.parametrize(
@@ -283,13 +283,13 @@ def test_parameter_counts_of_options(plain, richer, more):
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_parameter_counts_of_jets(dims, order):
     derivatives = math.comb(order + dims, dims)
-    layer = LAYERS[dims](3, 5, 9, kernel=partial(NJet, order=order), mask=None)
+    layer = LAYERS[dims](3, 5, 9, generator=partial(NJet, order=order), mask=None)
     assert count(layer) == derivatives * 15 + 1 + 5
 
 
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier"])
 def test_first_frequencies_follow_the_grid_beyond_33_taps(name):
-    layer = FlexConv2d(1, 2, (17, 99), kernel=name)
+    layer = FlexConv2d(1, 2, (17, 99), generator=name)
     alone = GENERATORS[name](2, 2)
     for _ in range(2):
         torch.manual_seed(3)
@@ -297,7 +297,7 @@ def test_first_frequencies_follow_the_grid_beyond_33_taps(name):
         torch.manual_seed(3)
         alone.reset_parameters()
         torch.testing.assert_close(layer.generator.frequency, alone.frequency * torch.tensor([1.0, 3.0]))
-    asked_for = FlexConv2d(1, 2, (17, 99), kernel=partial(GENERATORS[name], input_scale=25.6))
+    asked_for = FlexConv2d(1, 2, (17, 99), generator=partial(GENERATORS[name], input_scale=25.6))
     torch.manual_seed(3)
     asked_for.reset_parameters()
     torch.testing.assert_close(asked_for.generator.frequency, alone.frequency)
@@ -306,7 +306,7 @@ def test_first_frequencies_follow_the_grid_beyond_33_taps(name):
 def test_parameters_that_are_brought_along_are_left_alone():
     brought = MAGNet(1, 6)
     before = brought.frequency.clone()
-    FlexConv1d(2, 3, 500, kernel=brought, padding="causal")
+    FlexConv1d(2, 3, 500, generator=brought, padding="causal")
     assert torch.equal(brought.frequency, before)
 
 

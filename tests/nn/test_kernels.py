@@ -23,6 +23,7 @@ from flexconv.nn import (
     KernelGenerator,
     MAGNet,
     NJet,
+    Placement,
     coordinate_grid,
 )
 
@@ -55,7 +56,7 @@ SIZES = {1: (7,), 2: (5, 4), 3: (3, 4, 2)}
 
 def attached_njet(dims, channels, **options):
     net = NJet(dims, channels, order=2, **options)
-    net.attach_(axes_of(SIZES[dims]))
+    net.attach(Placement(axes_of(SIZES[dims])))
     return net
 
 
@@ -210,7 +211,7 @@ def test_the_table_of_names_makes_every_generator():
         (lambda: MAGNet(1, 2, steerable=True), "dims must be 2; got 1"),
         (lambda: MAGNet(3, 2, steerable=True), "dims must be 2; got 3"),
         (lambda: GaborNet(3, 2, steerable=True), "dims must be 2; got 3"),
-        (lambda: NJet(1, 2)(torch.zeros(1, 3)), "an NJet outside a layer needs its unit"),
+        (lambda: NJet(1, 2)(torch.zeros(1, 3)), "an NJet outside a layer needs unit="),
         (lambda: NJet(1, 2, order=-1), "order must be at least 0; got -1"),
         (lambda: MAGNet(1, 2, input_scale=0.0), "input_scale must be positive"),
         (lambda: NJet(1, 2, unit=0.0), "unit must be positive"),
@@ -316,7 +317,7 @@ def test_steering_turns_envelopes_about_their_centres():
 def test_a_gaussian_jet_sums_to_its_weights_however_densely_sampled():
     net = NJet(1, 4, order=0, unit=0.1)
     for size in (41, 81, 161):
-        net.attach_([Axis(size, False)])
+        net.attach(Placement([Axis(size, False)]))
         values = net(torch.linspace(-1, 1, size)[None])
         torch.testing.assert_close(values.sum(1), net.alpha.squeeze(1))
     assert net.conserves_sum
@@ -343,7 +344,7 @@ def test_jets_are_scaled_derivatives_of_a_gaussian(order):
 def test_jets_are_cut_off_at_their_reach():
     axis = Axis(33, False)
     net = NJet(1, 1, order=0)
-    net.attach_([axis])
+    net.attach(Placement([axis]))
     with torch.no_grad():
         net.alpha.fill_(1.0)
     for scale, taps in ((-1.0, 5), (0.0, 7), (0.3, 7), (1.0, 11), (2.0, 19)):  # 2⌈2·2^s + ½⌉ + 1

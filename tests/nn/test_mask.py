@@ -382,7 +382,7 @@ def test_a_mask_without_a_mean_starts_where_its_axes_are():
     axes = [Axis(9, True), Axis(9, False)]
     free, told = GaussianMask(2), GaussianMask(2, mean=0.25)
     for mask in (free, told):
-        mask.attach_(axes)
+        mask.attach(axes)
     assert free.mean.tolist() == [1.0, 0.0]
     assert told.mean.tolist() == [0.25, 0.25]
 

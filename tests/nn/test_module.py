@@ -26,7 +26,7 @@ tiny = partial(MAGNet, hidden=4, layers=1)
 
 
 def make(dims=1, in_channels=2, out_channels=3, kernel_size=9, *, sigma=0.2, **options):
-    options = {"kernel": tiny, "mask": GaussianMask(dims, sigma=sigma, dtype=options.get("dtype"))} | options
+    options = {"generator": tiny, "mask": GaussianMask(dims, sigma=sigma, dtype=options.get("dtype"))} | options
     return LAYERS[dims](in_channels, out_channels, kernel_size, **options)
 
 
@@ -58,7 +58,7 @@ def through_torch_save(layer):
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle, through_torch_save])
 @pytest.mark.parametrize("first", [lambda layer: layer, used, lambda layer: refresh_extents(layer) and layer])
 def test_copies_compute_the_same_and_are_independent(dims, copied, first):
-    layer = first(make(dims, padding=["causal"] + ["same"] * (dims - 1), kernel=MAGNet))
+    layer = first(make(dims, padding=["causal"] + ["same"] * (dims - 1), generator=MAGNet))
     twin, x = copied(layer), noise(dims)
     assert twin.extent == layer.extent
     torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=0)
@@ -71,11 +71,11 @@ def test_copies_compute_the_same_and_are_independent(dims, copied, first):
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("mask", ["gaussian", None])
 def test_state_dict_goes_round(generator, mask):
-    layer = used(make(kernel=generator, mask=mask))
+    layer = used(make(generator=generator, mask=mask))
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.1)
-    other = make(kernel=generator, mask=mask)
+    other = make(generator=generator, mask=mask)
     assert other.load_state_dict(layer.state_dict(), strict=True) == ([], [])
     x = noise()
     torch.testing.assert_close(other(x), layer(x), rtol=0, atol=0)
@@ -117,7 +117,7 @@ def reachable(thing, seen):
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_a_forward_leaves_nothing_behind(generator):
-    layer = make(2, kernel=generator)
+    layer = make(2, generator=generator)
     names = [set(vars(module)) for module in layer.modules()]
     y = layer(noise(2))
     refresh_extents(layer)
@@ -144,7 +144,7 @@ def test_seeds_reproduce(generator):
     layers = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        layers.append(make(2, kernel=generator))
+        layers.append(make(2, generator=generator))
     one, same, other = (torch.cat([p.flatten() for p in layer.parameters()]) for layer in layers)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -197,7 +197,7 @@ def test_repr_does_not_fail_where_the_size_is_lost():
 @pytest.mark.parametrize("mask", [GaussianMask, RotatedGaussianMask, None])
 def test_gradients_reach_every_parameter(generator, mask):
     mask = mask and mask(2, sigma=(0.2, 0.4))
-    layer = used(make(2, kernel_size=17, kernel=generator, mask=mask, padding=("causal", "same")))
+    layer = used(make(2, kernel_size=17, generator=generator, mask=mask, padding=("causal", "same")))
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -214,7 +214,7 @@ def test_gradients_reach_every_parameter(generator, mask):
 )
 def test_other_precisions(generator, algorithm, dtype, tolerance):
     """The kernel of rounded parameters, generated in float32, meets a rounded input."""
-    layer = make(kernel=generator, algorithm=algorithm)
+    layer = make(generator=generator, algorithm=algorithm)
     nn.init.uniform_(layer.bias)
     rounded = copy.deepcopy(layer).to(dtype)
     layer.load_state_dict(rounded.state_dict())  # the same numbers, in float32
@@ -237,7 +237,7 @@ def test_double_and_half_spell_the_same():
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 def test_autocast_rounds_the_convolution_and_not_the_kernel(algorithm):
-    layer, x = make(2, kernel=MAGNet, algorithm=algorithm), noise(2)
+    layer, x = make(2, generator=MAGNet, algorithm=algorithm), noise(2)
     kernel, y = layer.kernel(), layer(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(layer.kernel(), kernel, rtol=0, atol=0)
@@ -265,12 +265,12 @@ def test_small_and_empty_batches(dims, mode, algorithm):
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_meta_layers_are_made_without_memory_and_filled_later(generator):
-    layer = make(2, kernel=generator, mask="gaussian", device="meta")
+    layer = make(2, generator=generator, mask="gaussian", device="meta")
     assert all(p.is_meta for p in layer.parameters())
     assert layer.extent == layer.kernel_size  # nothing to read
     layer.to_empty(device="cpu")
     layer.reset_parameters()
-    fresh = make(2, kernel=generator, mask="gaussian")
+    fresh = make(2, generator=generator, mask="gaussian")
     assert layer.extent == fresh.extent
     assert layer(noise(2)).isfinite().all()
     assert layer.load_state_dict(fresh.state_dict()) == ([], [])
@@ -333,7 +333,7 @@ def test_ddp_trains_and_has_nothing_to_broadcast(process_group):
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_func_grad_equals_autograd(generator, algorithm):
-    layer, x = make(kernel=generator, algorithm=algorithm), noise()
+    layer, x = make(generator=generator, algorithm=algorithm), noise()
     parameters = dict(layer.named_parameters())
 
     def loss(parameters, x):
@@ -402,7 +402,7 @@ def test_forward_mode_equals_reverse_mode(algorithm):
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("generator", ["magnet", "siren", "njet"])
 def test_export_of_fixed_shapes(dims, generator):
-    layer, x = make(dims, kernel=generator).eval(), noise(dims)
+    layer, x = make(dims, generator=generator).eval(), noise(dims)
     program = export(layer, (x,))
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
 
@@ -442,3 +442,51 @@ def test_an_exported_layer_still_learns_its_size():
     module = export(layer, (x,)).module()
     module.load_state_dict(wide.state_dict())
     torch.testing.assert_close(module(x), wide(x), rtol=1e-4, atol=1e-5)
+
+
+def test_kernel_argument_is_deprecated_in_favour_of_generator():
+    with pytest.warns(DeprecationWarning, match="generator="):
+        layer = FlexConv1d(1, 1, 9, kernel="siren")
+    assert type(layer.generator).__name__ == "SIREN"
+
+
+@pytest.mark.parametrize("name", ["magnet", "gabor", "fourier", "siren", "nsiren", "mlp", "njet"])
+def test_resetting_every_module_gives_parameters_that_suit_the_layer(name):
+    layer = FlexConv1d(1, 2, 99, padding="causal", generator=name)
+    state = torch.get_rng_state()
+    layer.reset_parameters()
+    expected = {key: value.clone() for key, value in layer.state_dict().items()}
+    for module in layer.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # the layer, then its parts
+    torch.set_rng_state(state)
+    layer.generator.reset_parameters()
+    layer.mask.reset_parameters()
+    for key, value in layer.state_dict().items():
+        assert torch.equal(value, expected[key]), key
+
+
+def test_resetting_siren_maps_one_by_one_keeps_their_ranges():
+    layer = FlexConv1d(1, 64, 99, generator="siren")
+    for module in layer.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    first, *later = layer.generator.maps
+    assert first.weight.abs().max() > 0.5
+    assert all(linear.weight.abs().max() < 0.02 for linear in later)
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: GaussianMask(1, sigma=0.5)])
+def test_replacing_the_mask_changes_the_size(make):
+    layer, x = FlexConv1d(1, 1, 33), torch.randn(1, 1, 40)
+    layer(x)
+    layer.mask = make()
+    assert layer.extent == (33,)
+    assert torch.equal(layer(x), FlexConv1d.forward(layer, x))
+
+
+def test_replacing_the_mask_by_one_of_another_threshold_changes_the_size():
+    layer = FlexConv1d(1, 1, 33, mask=GaussianMask(1, sigma=0.1))
+    before = layer.extent
+    layer.mask = GaussianMask(1, mean=0.0, sigma=0.1, threshold=0.5)
+    assert layer.extent < before

@@ -109,7 +109,7 @@ def test_a_layer_fed_in_chunks_equals_the_layer_on_everything(
 
 @pytest.mark.parametrize("kernel", sorted(set(GENERATORS) - {"njet"}))
 def test_every_generator_streams(kernel):
-    layer = causal(kernel_size=20, kernel=kernel, mask=GaussianMask(1, sigma=0.5)).double()
+    layer = causal(kernel_size=20, generator=kernel, mask=GaussianMask(1, sigma=0.5)).double()
     x = torch.randn(2, 2, 60).double()
     assert_equal(fed(Streaming(layer), x, [1, 7, 0, 30, 22]), offline(layer, x))
 
@@ -396,7 +396,7 @@ def test_no_graph_is_kept():
 def test_what_is_kept_is_the_reach_of_the_kernel_and_does_not_grow(mask, most, dilation):
     mask = None if mask is None else GaussianMask(1, sigma=0.01, **mask)
     layer = causal(1, 1, 1025, dilation=dilation, mask=mask)
-    ((oldest, _),) = layer._windows_in_force()
+    ((oldest, _),) = layer.window
     stream = Streaming(layer)
     (state,) = stream._layers
     for samples in (1, 3000, 2):

@@ -30,7 +30,7 @@ tiny = partial(MAGNet, hidden=3, layers=1)
 
 def small(taps=33, *, sigma=0.1, **options):
     """One channel in, one out; σ in units of the grid."""
-    options = {"kernel": tiny, "algorithm": "direct"} | options
+    options = {"generator": tiny, "algorithm": "direct"} | options
     return FlexConv1d(1, 1, taps, mask=options.pop("mask", GaussianMask(1, sigma=sigma)), **options)
 
 
@@ -52,10 +52,10 @@ def taps_of(layer):
 def network():
     """Three layers in a model, one of them without a mask, one sized by its generator."""
     return nn.Sequential(
-        FlexConv1d(1, 2, 33, kernel=tiny, mask=GaussianMask(1, sigma=0.1)),
+        FlexConv1d(1, 2, 33, generator=tiny, mask=GaussianMask(1, sigma=0.1)),
         nn.GELU(),
-        nn.Sequential(FlexConv1d(2, 2, 9, kernel=tiny, mask=None), nn.BatchNorm1d(2)),
-        FlexConv1d(2, 1, 17, kernel=partial(NJet, order=1), mask=None, padding="causal"),
+        nn.Sequential(FlexConv1d(2, 2, 9, generator=tiny, mask=None), nn.BatchNorm1d(2)),
+        FlexConv1d(2, 1, 17, generator=partial(NJet, order=1), mask=None, padding="causal"),
     )
 
 
@@ -87,7 +87,7 @@ def target_filter(layer):
 
 def kernel_loss(layer, target):
     with torch.no_grad():
-        return (layer._sample(layer._extent.whole) - target).square().sum().item()
+        return (layer.sample(layer._extent.whole) - target).square().sum().item()
 
 
 def train(layer, target, *, model=None, steps=200, optimizer=None):
@@ -110,14 +110,14 @@ def train(layer, target, *, model=None, steps=200, optimizer=None):
 def best_of_the_first_size(layer, target):
     """The energy of the target outside the layer's present window: no kernel of this size does better."""
     assert all(n < k for n, k in zip(layer.extent, layer.kernel_size, strict=True))
-    inside = target[(..., *(slice(start, stop) for start, stop in layer._extent.taps))]
+    inside = target[(..., *(slice(start, stop) for start, stop in layer.taps))]
     return 1 - inside.square().sum().item()
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])  # inductor takes 40 s to compile this here
 @pytest.mark.parametrize("padding", ["same", "causal"])
 def test_a_layer_outgrows_its_first_size(backend, padding):
-    layer = small(17, sigma=0.12, padding=padding, bias=False, kernel=partial(MAGNet, hidden=16, layers=2))
+    layer = small(17, sigma=0.12, padding=padding, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
     model = layer if backend is None else torch.compile(layer, backend=backend, fullgraph=True)
     target = target_filter(layer)
     first, floor = layer.extent, best_of_the_first_size(layer, target)
@@ -128,7 +128,7 @@ def test_a_layer_outgrows_its_first_size(backend, padding):
 
 def test_a_layer_grows_along_the_axes_that_need_it():
     kernel = partial(MAGNet, hidden=16, layers=2)
-    layer = FlexConv2d(1, 1, 17, bias=False, mask=GaussianMask(2, sigma=0.12), kernel=kernel)
+    layer = FlexConv2d(1, 1, 17, bias=False, mask=GaussianMask(2, sigma=0.12), generator=kernel)
     assert layer.extent == (5, 5)
     target = target_filter(layer)
     target[:, :, :6] = target[:, :, 11:] = 0  # 5 rows, 17 columns
@@ -141,7 +141,7 @@ def test_a_layer_grows_along_the_axes_that_need_it():
 
 @pytest.mark.parametrize("sigma", [1e-6, -1e-6, 0.0, -0.05])
 def test_a_layer_whose_sigma_vanished_recovers(sigma):
-    layer = small(17, bias=False, kernel=partial(MAGNet, hidden=16, layers=2))
+    layer = small(17, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
     set_(layer.mask.sigma, [sigma])
     assert layer.extent == (3,)
     target = target_filter(layer)
@@ -152,7 +152,7 @@ def test_a_layer_whose_sigma_vanished_recovers(sigma):
 
 @pytest.mark.parametrize("mean", [1.5, -1.5])
 def test_a_layer_whose_mean_left_the_grid_recovers(mean):
-    layer = small(17, sigma=0.3, bias=False, kernel=partial(MAGNet, hidden=16, layers=2))
+    layer = small(17, sigma=0.3, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
     set_(layer.mask.mean, [mean])
     assert layer.kernel().abs().max() > 0
     target = target_filter(layer)
@@ -162,7 +162,7 @@ def test_a_layer_whose_mean_left_the_grid_recovers(mean):
 
 
 def test_a_frozen_mask_keeps_its_size_while_the_rest_learns():
-    layer = small(17, sigma=0.3, bias=False, kernel=partial(MAGNet, hidden=16, layers=2))
+    layer = small(17, sigma=0.3, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
     layer.mask.requires_grad_(False)
     target = target_filter(layer)
     before, size, sigma = kernel_loss(layer, target), layer.extent, layer.mask.sigma.clone()
@@ -199,7 +199,7 @@ def test_extent_follows_changes_in_place(device):
     assert layer.extent == (3,)
     set_(layer.mask.mean, [0.5])
     assert layer.extent == (3,)
-    assert layer._extent.taps == ((23, 26),)
+    assert layer.taps == ((23, 26),)
 
 
 def test_extent_follows_writes_to_data_on_the_cpu():
@@ -305,7 +305,7 @@ def test_refresh_extents_names_every_layer():
 
 
 def test_refresh_extents_knows_turned_masks_and_both_axes():
-    layer = FlexConv2d(1, 1, 33, kernel=tiny, mask=RotatedGaussianMask(2, sigma=(0.05, 0.3)))
+    layer = FlexConv2d(1, 1, 33, generator=tiny, mask=RotatedGaussianMask(2, sigma=(0.05, 0.3)))
     assert refresh_extents(layer) == {"": (3, 21)}
     set_(layer.mask.angle, [math.pi / 2])
     assert refresh_extents(layer) == {"": (21, 3)}
@@ -374,7 +374,7 @@ def test_new_weights_or_a_new_precision_take_a_given_size_back(load):
 @pytest.mark.parametrize(("generator", "mask"), [*[(g, RotatedGaussianMask) for g in GENERATORS], ("njet", None)])
 def test_every_generator_compiles_to_one_graph(generator, mask):
     options = {"padding": ("causal", "same"), "padding_mode": "replicate", "stride": (1, 2)}
-    layer = FlexConv2d(2, 1, 9, kernel=generator, mask=mask and mask(2, sigma=0.2), **options)
+    layer = FlexConv2d(2, 1, 9, generator=generator, mask=mask and mask(2, sigma=0.2), **options)
     refresh_extents(layer)
     x = torch.randn(1, 2, 10, 12)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
@@ -400,7 +400,7 @@ def test_compiled_graphs_are_no_more_than_the_ladder_has_rungs():
 
 def test_compiled_code_survives_axes_that_grow_in_turn():
     """Refreshed after every step, compiled code meets combinations of rungs: 9 on this way, dynamo's limit is 8."""
-    layer = FlexConv2d(1, 1, 33, bias=False, kernel=tiny, algorithm="direct")
+    layer = FlexConv2d(1, 1, 33, bias=False, generator=tiny, algorithm="direct")
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x = torch.randn(1, 1, 12, 12)
     for sigma in (0.05, 0.1, 0.2, 0.3, 0.5):

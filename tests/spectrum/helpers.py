@@ -48,7 +48,7 @@ def make_layer(kind=FlexConv2d, size=17, *, sigma=0.2, mask=None, generator=MAGN
         channels,
         size,
         dtype=torch.float64,
-        kernel=partial(generator, **options),
+        generator=partial(generator, **options),
         mask=mask or GaussianMask(kind.dims, sigma=sigma, dtype=torch.float64),
     )
 
@@ -73,7 +73,7 @@ def one_gabor(frequency, gamma, phase=0.3, size=33, **options):
         for zero in (generator.mu, generator.mix_bias, generator.output.bias):
             zero.zero_()
         generator.output.weight.fill_(1.0)
-    return kind(1, 1, size, dtype=torch.float64, kernel=generator, mask=None)
+    return kind(1, 1, size, dtype=torch.float64, generator=generator, mask=None)
 
 
 def share_above(layer, limits, *, mask=True, oversample=8):

@@ -26,7 +26,7 @@ def test_bandwidth_of_a_gaussian():
 
 @pytest.mark.parametrize("kernel", ["siren", "mlp", "magnet", "njet"])
 def test_works_for_every_generator_and_leaves_the_layer_unchanged(kernel):
-    layer = FlexConv2d(2, 2, (5, 9), kernel=kernel)
+    layer = FlexConv2d(2, 2, (5, 9), generator=kernel)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     result = measured_bandwidth(layer)
     assert [type(value) for value in result] == [float, float]

@@ -97,7 +97,7 @@ def test_zero_authors_penalty_implies_frequencies_below_the_limit():
 
 
 def test_njet_counts_as_one_filter():
-    layer = FlexConv2d(1, 2, (9, 17), kernel=partial(NJet, order=4), mask=None)
+    layer = FlexConv2d(1, 2, (9, 17), generator=partial(NJet, order=4), mask=None)
     with torch.no_grad():
         layer.generator.scale.fill_(-1.0)
     expected = torch.relu(max_frequency(layer) - torch.tensor([2.0, 4.0])).square().sum()
@@ -160,7 +160,7 @@ def test_gradient_descent_brings_kernels_below_the_limit(formula, method):
 def test_network_learns_a_blur_and_stays_below_the_limit_only_with_the_penalty(weight, formula):
     torch.manual_seed(0)
     kernel = partial(MAGNet, hidden=8, input_scale=10.0)
-    layers = [FlexConv2d(i, o, 17, kernel=kernel, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
+    layers = [FlexConv2d(i, o, 17, generator=kernel, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
     model = nn.Sequential(layers[0], nn.BatchNorm2d(4), nn.ReLU(), layers[1])
     frequencies = [p for name, p in model.named_parameters() if name.endswith(("frequency", "gamma"))]
     others = [p for p in model.parameters() if all(p is not other for other in frequencies)]
@@ -200,7 +200,7 @@ def test_operation_count_does_not_grow_with_the_number_of_layers(formula, method
 @pytest.mark.parametrize("formula", ["authors", "exact"])
 def test_compiles_into_one_graph(formula, method):
     """Reading a value on the host (.item(), .tolist()) would break the graph."""
-    njet = FlexConv2d(1, 2, 9, dtype=torch.float64, kernel="njet", mask=None)
+    njet = FlexConv2d(1, 2, 9, dtype=torch.float64, generator="njet", mask=None)
     rotated = RotatedGaussianMask(sigma=0.1, dtype=torch.float64)
     layers = [small_layer(), small_layer(size=(9, 17)), small_layer(mask=rotated), small_layer(generator=FourierNet)]
     model = nn.Sequential(*layers, njet)
@@ -227,7 +227,7 @@ def test_former_method_names_still_work_with_a_warning(old, new):
 
 @pytest.mark.parametrize(("kernel", "name"), [("siren", "SIREN"), ("nsiren", "NSIREN"), ("mlp", "MLP")])
 def test_generator_without_a_formula_is_an_error_or_skipped(kernel, name):
-    layer = FlexConv2d(1, 2, 9, kernel=kernel)
+    layer = FlexConv2d(1, 2, 9, generator=kernel)
     model = nn.ModuleDict({"first": FlexConv2d(1, 2, 9), "second": layer})
     with pytest.raises(ValueError, match=rf"'second' is {name}.*missing='skip'"):
         alias_penalty(model)

@@ -94,7 +94,7 @@ def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
     group["base_lr"] = 1e-4
     windows = CaptureWindows(trainer.model, trainer.optimizer)
     windows.hold()
-    assert [layer._windows_in_force() for layer, _ in windows.layers] == windows._windows
+    assert [layer.window for layer, _ in windows.layers] == windows._windows
     layer, source = windows.layers[1]
     in_force = windows._windows[1]
 
@@ -124,7 +124,7 @@ def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeyp
     used = []
 
     def compute(*_):
-        used.append([layer._windows_in_force() for layer, _ in engine.windows.layers])
+        used.append([layer.window for layer, _ in engine.windows.layers])
         for mask in masks:  # as a step might, though never so far
             nn.init.constant_(mask.sigma, 0.4 if len(used) % 2 else 0.05)
 

@@ -49,7 +49,7 @@ def test_every_parameter_is_in_one_group(model):
 
 
 def test_omega_has_a_rate_of_its_own():
-    model = nn.Sequential(FlexConv2d(1, 1, 5, kernel=lambda *a, **k: SIREN(*a, learn_omega_0=True, **k)))
+    model = nn.Sequential(FlexConv2d(1, 1, 5, generator=lambda *a, **k: SIREN(*a, learn_omega_0=True, **k)))
     groups = {group["name"]: group for group in parameter_groups(model, OptimRecipe(lr=0.01, omega_factor=50))}
     assert groups["omega_0"]["lr"] == pytest.approx(0.5)
     assert [p.shape for p in groups["omega_0"]["params"]] == [model[0].generator.omega_0.shape]

@@ -30,7 +30,7 @@ SMALL = partial(MAGNet, hidden=2, layers=1)  # few panels, because rendering tak
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots_do_not_change_layer_gradients_or_random_state(name, draw):
-    layer = FlexConv2d(1, 2, 9, kernel=SMALL, mask=GaussianMask(2, sigma=0.3)).train()
+    layer = FlexConv2d(1, 2, 9, generator=SMALL, mask=GaussianMask(2, sigma=0.3)).train()
     layer(torch.randn(1, 1, 9, 9)).sum().backward()
     state = {key: value.clone() for key, value in layer.state_dict().items()}
     grads = {key: p.grad.clone() for key, p in layer.named_parameters()}
@@ -49,12 +49,12 @@ def test_plots_do_not_change_layer_gradients_or_random_state(name, draw):
 @pytest.mark.parametrize("name", PLOTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_draws_layers_of_any_dtype(name, dtype, draw):
-    draw(PLOTS[name](FlexConv1d(1, 1, 9, kernel=SMALL, dtype=dtype)))
+    draw(PLOTS[name](FlexConv1d(1, 1, 9, generator=SMALL, dtype=dtype)))
 
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_draws_axes_with_a_single_tap(name, draw):
-    draw(PLOTS[name](FlexConv2d(1, 1, (1, 5), kernel=SMALL)))
+    draw(PLOTS[name](FlexConv2d(1, 1, (1, 5), generator=SMALL)))
 
 
 @pytest.mark.parametrize("name", PLOTS)

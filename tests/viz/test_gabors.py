@@ -23,8 +23,8 @@ GENERATORS = {
 }
 
 
-def layer_2d(kernel="magnet", **options):
-    return FlexConv2d(2, 2, 9, kernel=GENERATORS[kernel], mask=GaussianMask(2, sigma=0.4), **options)
+def layer_2d(generator="magnet", **options):
+    return FlexConv2d(2, 2, 9, generator=GENERATORS[generator], mask=GaussianMask(2, sigma=0.4), **options)
 
 
 @pytest.mark.parametrize("kernel", GENERATORS)
@@ -50,7 +50,7 @@ def test_values_equal_those_of_the_generator(kernel):
 
 
 def test_3d_shows_the_plane_through_the_centre_of_the_envelope(draw):
-    layer = FlexConv3d(1, 1, 7, kernel=GENERATORS["magnet"], mask=GaussianMask(3, sigma=0.5))
+    layer = FlexConv3d(1, 1, 7, generator=GENERATORS["magnet"], mask=GaussianMask(3, sigma=0.5))
     draw(plot_gabors(layer, channels=1))
     drawn = gabor(layer, 0, 2)
     plane = torch.cartesian_prod(*(torch.as_tensor(line, dtype=torch.float32) for line in drawn.lines))
@@ -60,7 +60,7 @@ def test_3d_shows_the_plane_through_the_centre_of_the_envelope(draw):
 
 
 def test_1d_layer_is_drawn_as_curves(draw):
-    layer = FlexConv1d(1, 2, 33, padding="causal", kernel=GENERATORS["magnet"])
+    layer = FlexConv1d(1, 2, 33, padding="causal", generator=GENERATORS["magnet"])
     figure = draw(plot_gabors(layer, channels=2))
     assert len(figure.axes) == 4 * 5
     first = figure.axes[0]
@@ -100,7 +100,7 @@ def test_effects_equal_the_energy_lost_without_a_channel():
     result = effects(layer)
     bias = generator.output.bias.detach()
     mask = layer.mask([a.coordinates(a.whole, device=bias.device, dtype=bias.dtype) for a in layer.axes], layer.axes)
-    whole = layer._sample([a.whole for a in layer.axes]).detach()
+    whole = layer.sample([a.whole for a in layer.axes]).detach()
     energy = (whole - bias.view(2, 2, 1, 1) * mask.detach()).square().sum()
     for index, channel in [(0, 0), (1, 3), (2, 4), (3, 2)]:
         original = type(generator).filter_values
@@ -111,7 +111,7 @@ def test_effects_equal_the_energy_lost_without_a_channel():
             return values
 
         generator.filter_values = without
-        less = layer._sample([a.whole for a in layer.axes]).detach()
+        less = layer.sample([a.whole for a in layer.axes]).detach()
         del generator.filter_values
         assert result[index, channel] == pytest.approx(((whole - less).square().sum() / energy).item(), rel=1e-3)
 
@@ -148,7 +148,7 @@ def test_draws_flat_envelopes_and_a_kernel_of_zeros(draw):
 
 @pytest.mark.parametrize("kernel", ["siren", "mlp", "fourier", "njet"])
 def test_rejects_generators_without_gabor_filters(kernel):
-    layer = FlexConv2d(1, 1, 9, kernel=kernel)
+    layer = FlexConv2d(1, 1, 9, generator=kernel)
     with pytest.raises(ValueError, match=f"MAGNet or GaborNet.*{type(layer.generator).__name__}"):
         plot_gabors(layer)
 

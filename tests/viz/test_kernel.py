@@ -56,7 +56,7 @@ def test_box_marks_the_crop():
         assert (box.get_x(), box.get_x() + box.get_width()) == pytest.approx((left, right))
         assert (box.get_y(), box.get_y() + box.get_height()) == pytest.approx((top, bottom))
     product, kernel = (np.asarray(figure.axes[i].images[0].get_array()) for i in (2, 3))
-    (start, stop), (first, last) = layer._extent.taps
+    (start, stop), (first, last) = layer.taps
     np.testing.assert_allclose(product[start:stop, first:last], kernel, rtol=1e-5, atol=1e-7)
     spacing = 2 / 16
     assert top == pytest.approx(-1 + (start - 0.5) * spacing)  # half a tap above the first row
@@ -131,7 +131,7 @@ def test_3d_shows_three_planes_through_the_centre(draw):
     for row, plane in enumerate((product[4], product[:, 6], product[:, :, 3])):
         np.testing.assert_allclose(np.asarray(shown[4 * row + 2].get_array()), plane, rtol=1e-5, atol=1e-7)
     kernel = layer.kernel()[0, 0].detach()
-    starts = [start for start, _ in layer._extent.taps]
+    starts = [start for start, _ in layer.taps]
     cuts = (kernel[4 - starts[0]], kernel[:, 6 - starts[1]], kernel[:, :, 3 - starts[2]])
     for row, plane in enumerate(cuts):
         np.testing.assert_allclose(np.asarray(shown[4 * row + 3].get_array()), plane, rtol=1e-5, atol=1e-7)
@@ -140,7 +140,7 @@ def test_3d_shows_three_planes_through_the_centre(draw):
 
 @pytest.mark.parametrize(("kernel", "sizes"), [("magnet", (9, 9)), ("njet", (7, 7))])
 def test_layer_without_mask_has_two_columns(kernel, sizes, draw):
-    layer = FlexConv2d(1, 1, 9, mask=None, kernel=kernel)
+    layer = FlexConv2d(1, 1, 9, mask=None, generator=kernel)
     figure = draw(plot_kernel(layer))
     shown = images(figure)
     assert [np.asarray(image.get_array()).shape for image in shown[:2]] == [(9, 9), sizes]
@@ -157,7 +157,7 @@ def test_empty_kernel_is_reported_in_the_plot(draw):
 def test_values_include_the_kernel_scale():
     layer = FlexConv2d(1, 1, 9)
     before = np.asarray(images(plot_kernel(layer))[0].get_array())
-    layer.kernel_scale = 0.25
+    layer.grid = layer.grid._replace(scale=0.25)
     np.testing.assert_allclose(np.asarray(images(plot_kernel(layer))[0].get_array()), 0.25 * before)
 
 

@@ -22,7 +22,7 @@ def test_2d_masks_are_images_with_name_size_and_crop(draw):
         layer = block[1]
         assert panel.get_title() == f"{name}.1\n{layer.extent[0]} × {layer.extent[1]}"
         values = np.asarray(panel.images[0].get_array())
-        (rows, columns) = layer._extent.taps
+        (rows, columns) = layer.taps
         inside = np.zeros(values.shape, bool)
         inside[rows[0] : rows[1], columns[0] : columns[1]] = True
         assert values.shape == (17, 13)
@@ -64,7 +64,7 @@ def test_3d_masks_have_one_curve_per_axis(draw):
 def test_titles_of_layers_without_mask_say_so(draw):
     model = nn.Sequential(
         FlexConv2d(1, 1, 9, mask=None),
-        FlexConv2d(1, 1, 9, mask=None, kernel="njet"),
+        FlexConv2d(1, 1, 9, mask=None, generator="njet"),
         FlexConv1d(1, 1, 9, mask=None),
         FlexConv2d(1, 1, 9, mask=GaussianMask(2, threshold=None)),
     )

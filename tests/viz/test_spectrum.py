@@ -61,7 +61,7 @@ def test_nyquist_lines_equal_the_nyquist_frequencies_of_the_grids():
 @pytest.mark.parametrize("kernel", ["magnet", "siren", "njet"])
 @pytest.mark.parametrize("dims", [1, 2])
 def test_measured_line_equals_measured_bandwidth(dims, kernel):
-    layer = (FlexConv1d, FlexConv2d)[dims - 1](2, 2, 17, kernel=kernel, mask=GaussianMask(dims, sigma=0.3))
+    layer = (FlexConv1d, FlexConv2d)[dims - 1](2, 2, 17, generator=kernel, mask=GaussianMask(dims, sigma=0.3))
     figure = plot_spectrum(layer, energy=0.95)
     drawn = [positions(panel, "measured")[0] for panel in curves(figure)]
     bin_width = 1 / (2 * 2 * 4)  # of the zero-padded transform
@@ -69,7 +69,7 @@ def test_measured_line_equals_measured_bandwidth(dims, kernel):
 
 
 def test_generators_without_a_formula_have_no_bound(draw):
-    figure = draw(plot_spectrum(FlexConv2d(1, 2, 9, kernel="siren")))
+    figure = draw(plot_spectrum(FlexConv2d(1, 2, 9, generator="siren")))
     assert not [a for panel in figure.axes for a in panel.get_children() if str(a.get_gid()).startswith("bound")]
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any("bound" in label for label in labels)
@@ -77,7 +77,7 @@ def test_generators_without_a_formula_have_no_bound(draw):
 
 
 def test_njet_has_only_the_exact_bound():
-    (panel,) = curves(plot_spectrum(FlexConv1d(1, 2, 17, kernel="njet", mask=None)))
+    (panel,) = curves(plot_spectrum(FlexConv1d(1, 2, 17, generator="njet", mask=None)))
     assert marked(panel, "bound exact")
     assert not marked(panel, "bound authors")
 

@@ -7,6 +7,7 @@ from . import adam as adam
 from . import batches as batches
 from . import capture as capture
 from . import engines as engines
+from . import factors as factors
 from . import fit as fit
 from . import products as products
 from . import step as step

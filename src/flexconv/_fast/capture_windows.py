@@ -25,7 +25,7 @@ class CaptureWindows:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
         layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
-        self.layers = [(layer, source) for layer in layers if (source := layer._size_source) is not None]
+        self.layers = [(layer, source) for layer in layers if (source := layer.size_source) is not None]
         groups: dict[object, list[int]] = {}
         for number, (layer, source) in enumerate(self.layers):
             shapes = [p.shape for p in source.size_parameters()]

@@ -23,6 +23,7 @@ from .._context import no_autocast
 from .._hooks import hooks_of
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
 from ..ops import FactoredKernel, KernelBatch
+from .factors import kernel_source
 from .regions import Region, any_length
 
 Windows = tuple[TapRange, ...]
@@ -36,7 +37,7 @@ class KernelsTogether:
 
     def __init__(self, model: nn.Module) -> None:
         self.layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
-        self.windows = [layer._windows_in_force() for layer in self.layers]
+        self.windows = [layer.window for layer in self.layers]
         self.alone: list[FlexConvNd] = []
         groups: dict[object, list[FlexConvNd]] = {}
         for layer in self.layers:
@@ -49,20 +50,20 @@ class KernelsTogether:
     @property
     def up_to_date(self) -> bool:
         """Whether all windows are still those that this was made for."""
-        return self.windows == [layer._windows_in_force() for layer in self.layers]
+        return self.windows == [layer.window for layer in self.layers]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:
         """Inside, every FlexConv of the model uses a kernel that was sampled on entry."""
         try:
             for layer in self.alone:
-                layer._ahead = layer._sample(layer._windows_in_force())
+                layer._provider.prepared = layer.sample(layer.window)
             for group in self.groups:
                 group.sample()
             yield
         finally:
             for layer in self.layers:
-                layer._ahead = None
+                layer._provider.prepared = None
 
 
 class _Group:
@@ -71,10 +72,10 @@ class _Group:
     def __init__(self, layers: Sequence[FlexConvNd]) -> None:
         first = layers[0]
         self.layers = layers
-        self.windows = [layer._windows_in_force() for layer in layers]
+        self.windows = [layer.window for layer in layers]
         self.part = _Part(first)
         self.tensors = [_Part(layer).shared() for layer in layers]
-        dtype, device = first.generator.compute_dtype, first._like().device
+        dtype, device = first.generator.compute_dtype, first.reference_tensor().device
         self.lines: list[torch.Tensor] = []  # per axis, [layers, taps]
         for d, axis in enumerate(first.axes):
             longest = max(windows[d][1] - windows[d][0] for windows in self.windows)
@@ -99,10 +100,10 @@ class _Group:
                 numbers = [number for number, own in enumerate(self.windows) if own == windows]
                 parts = [functools.partial(shared.factors, number) for number in numbers]
                 layers = [self.layers[number] for number in numbers]
-                sources = [layer._source(part, windows) for layer, part in zip(layers, parts, strict=True)]
+                sources = [kernel_source(layer, part, windows) for layer, part in zip(layers, parts, strict=True)]
                 batch = KernelBatch(sources, basis.dtype)
                 for number, layer in enumerate(layers):
-                    layer._ahead = FactoredKernel(batch, number)
+                    layer._provider.prepared = FactoredKernel(batch, number)
 
 
 class _Shared:

@@ -65,11 +65,11 @@ def read_layer(
         kernel_size,
         padding="causal" if kernel.dims == 1 else "same",
         dtype=bias.dtype,
-        kernel=kernel,
+        generator=kernel,
         mask=mask,
     )
     _assign(layer, bias=bias)
-    layer.kernel_scale = float(sampling_scale)
+    layer.grid = layer.grid._replace(scale=float(sampling_scale))
     return layer
 
 
@@ -141,7 +141,7 @@ def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int])
         kernel_size,
         bias=False,
         dtype=alphas.dtype,
-        kernel=partial(NJet, order=order),
+        generator=partial(NJet, order=order),
         mask=None,
     )
     njet = layer.generator

@@ -139,7 +139,7 @@ def _load(
                 )
             target.load_state_dict(layer.state_dict())
             if isinstance(target, FlexConv1d | FlexConv2d):
-                target.kernel_scale = layer.kernel_scale  # type: ignore[assignment]
+                target.grid = target.grid._replace(scale=layer.grid.scale)  # type: ignore[union-attr]
         convolutions = tuple(f"{name}." for name, _ in ours)
         for name, tensor in model.state_dict(keep_vars=True).items():
             if name.startswith(convolutions):

@@ -83,8 +83,7 @@ class _Problem:
     """
 
     def __init__(self, layer: FlexConvNd, kernel: torch.Tensor) -> None:
-        layer._follow()
-        self.layer, self.taps, device = layer, layer._extent.taps, kernel.device
+        self.layer, self.taps, device = layer, layer.taps, kernel.device
         self.learner = copy.deepcopy(layer.generator).float()
         target = kernel.detach().flatten(0, 1).flatten(1).double()  # [channels, taps]
         self.basis = None

@@ -84,13 +84,12 @@ def make_layer(each: Convolution, grid: tuple[int, ...], generator: str | Kernel
         conv.bias is not None,
         conv.padding_mode,
         **factory_kwargs,
-        kernel=factory,
-        mask=None,
+        generator=factory,
+        mask=_mask_around(old, grid, **factory_kwargs),
     )
-    if not hasattr(layer.generator, "size_parameters"):
-        layer.mask = _mask_around(old, grid, **factory_kwargs)
-        layer._settle(fresh=True)
-    elif fit:
+    if hasattr(layer.generator, "size_parameters"):
+        layer.mask = None
+    if layer.mask is None and fit:
         raise ArgumentError(
             f"init='fit' needs a generator with a mask; {type(layer.generator).__name__} learns its own size: "
             "choose another generator"
@@ -140,13 +139,12 @@ def _suitable_generator(name: str, grid: Sequence[int], kernel_size: Sequence[in
 
 def target_kernel(each: Convolution, layer: FlexConvNd) -> torch.Tensor:
     """The old kernel on the taps within the layer's extent, padded with zeros if the extent is larger."""
-    layer._follow()
     weight = each.weight()
     whole = weight.new_zeros(*weight.shape[:2], *layer.kernel_size)
     starts = _starts(each.kernel_size, layer.kernel_size)
     inner = tuple(slice(start, start + taps) for start, taps in zip(starts, each.kernel_size, strict=True))
     whole[(..., *inner)] = weight
-    return whole[(..., *(slice(*taps) for taps in layer._extent.taps))]
+    return whole[(..., *(slice(*taps) for taps in layer.taps))]
 
 
 @torch.no_grad()

@@ -102,7 +102,7 @@ def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
     (start, stop), *rest = sampling.current_taps(layer)
     step = max(1, POINTS // math.prod(b - a for a, b in rest))
     slabs = [(first, min(first + step, stop)) for first in range(start, stop, step)]
-    return np.concatenate([sampling.to_numpy(layer._sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
+    return np.concatenate([sampling.to_numpy(layer.sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
 
 
 @torch.no_grad()

@@ -87,7 +87,7 @@ class ConvolutionFactory:
             stride,
             "causal" if self.dims == 1 else "same",
             bias=self.generator not in _SIZED_GENERATORS,
-            kernel=functools.partial(GENERATORS[self.generator], **self.generator_options),
+            generator=functools.partial(GENERATORS[self.generator], **self.generator_options),
             mask=GaussianMask(self.dims, **self.mask_options, **self.tensors) if self.masked else None,
             algorithm=self.algorithm,
             **self.tensors,

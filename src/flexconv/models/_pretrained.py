@@ -110,12 +110,12 @@ def _refuse_what_config_does_not_say(model: Model) -> None:
                     )
 
 
-_SETTINGS = ("the grid", "kernel_scale", "the stride", "the dilation", "the padding mode", "the mask's cropping")
+_SETTINGS = ("the grid", "the scale", "the stride", "the dilation", "the padding mode", "the mask's cropping")
 
 
 def _settings(layer: Any) -> tuple[object, ...]:
     mask = None if layer.mask is None else (layer.mask.threshold, layer.mask.form)
-    return layer.axes, layer.kernel_scale, layer.stride, layer.dilation, layer.padding_mode, mask
+    return layer.axes, layer.grid.scale, layer.stride, layer.dilation, layer.padding_mode, mask
 
 
 def _resample(model: Model, history: Sequence[tuple[list[float], str]]) -> Model:

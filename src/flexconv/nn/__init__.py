@@ -1,14 +1,14 @@
 """Layers, masks and kernel generators: what goes into a model."""
 
+from ._checks import KernelFactory as KernelFactory
 from ._conv import FlexConv1d as FlexConv1d
 from ._conv import FlexConv2d as FlexConv2d
 from ._conv import FlexConv3d as FlexConv3d
 from ._conv import FlexConvNd as FlexConvNd
-from ._conv import KernelFactory as KernelFactory
-from ._conv import refresh_extents as refresh_extents
 from ._extent import Extent as Extent
 from ._extent import parameters_changed as parameters_changed
 from ._grid import Axis as Axis
+from ._grid import KernelGrid as KernelGrid
 from ._grid import TapRange as TapRange
 from ._grid import coordinate_grid as coordinate_grid
 from ._grid import filled as filled
@@ -19,6 +19,7 @@ from ._lengths import check_lengths as check_lengths
 from ._lengths import hide_padding as hide_padding
 from ._mask import GaussianMask as GaussianMask
 from ._mask import RotatedGaussianMask as RotatedGaussianMask
+from ._refresh import refresh_extents as refresh_extents
 from ._streaming import Streaming as Streaming
 from .kernels import GENERATORS as GENERATORS
 from .kernels import MLP as MLP
@@ -32,6 +33,7 @@ from .kernels import GaborNet as GaborNet
 from .kernels import KernelGenerator as KernelGenerator
 from .kernels import MAGNet as MAGNet
 from .kernels import NJet as NJet
+from .kernels import Placement as Placement
 
 __all__ = [
     "GENERATORS",

@@ -1,12 +1,13 @@
-"""Dynamic cropping: which taps of the grid a layer computes, kept up to date without stopping the device.
+"""Dynamic cropping: which taps of the grid a layer computes.
 
-A window is plain Python integers, decided outside `forward` from a host copy of the few numbers that matter (centre
-and width of the mask). So shapes never depend on device data: `torch.compile(fullgraph=True)`, `torch.export` and CUDA
-graphs stay possible.
+A window is a pair of Python integers per axis. It is decided outside `forward`, from a host copy of the few numbers
+that matter (centre and width of the mask), so tensor shapes never depend on values on the device. This keeps
+`torch.compile(fullgraph=True)`, `torch.export` and CUDA graphs possible.
 
-- Eager code asks `current_windows` at every forward; it looks at the parameters again only after they may have changed.
-- Compiled code cannot ask. It uses windows it was given by `refresh_extents(model)`, and the whole grid where nobody
-  ever called that: slower, never wrong, because taps outside the exact size are zeroed in the graph.
+- Eager code checks before every forward pass whether the parameters of the mask may have changed, and copies them to
+  the host only if so.
+- Compiled code cannot check. It uses the windows of the last `refresh_extents(model)`, and the whole grid if that was
+  never called. Both give the same result, because taps outside the exact size are zero.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WINDOW_SLACK = 1e-4  # in taps: rounding may never make the window smaller than 
 
 
 class _OptimizerSteps:
-    """Counts the steps of all optimisers: fused ones write to parameters without counting up their version."""
+    """Counts the steps of all optimisers, because fused optimisers do not increase the version of a parameter."""
 
     taken = 0
 
@@ -44,7 +45,7 @@ register_optimizer_step_post_hook(_OptimizerSteps())
 
 
 def parameters_changed() -> None:
-    """Let all layers look at their sizes again: for steps that no hook sees, such as a replayed CUDA graph."""
+    """Make all layers check their sizes again, after a step that no hook sees, such as a replayed CUDA graph."""
     _OptimizerSteps.taken += 1
 
 
@@ -57,22 +58,23 @@ class SizeSource(Protocol):
 
 
 class Extent:
-    """The window of one layer: which taps its size covers, and which the ladder makes of that.
+    """The taps that one layer keeps, and the windows that eager and compiled code compute.
 
-    Holds integers and a note of which parameter values they came from; nothing of it is state to be saved.
+    Holds integers and a record of the parameter values they came from. None of this is saved with the layer.
     """
 
     def __init__(self, axes: Sequence[Axis]) -> None:
         self.axes = tuple(axes)
         self.whole = tuple(axis.whole for axis in axes)
-        self.taps: tuple[TapRange, ...] = self.whole  # exactly what is kept
-        self.windows: tuple[TapRange, ...] = self.whole  # what eager code computes: the rung above, axis by axis
-        self.given: tuple[TapRange, ...] = self.whole  # what compiled code computes: one rung for all axes
+        self.taps: tuple[TapRange, ...] = self.whole  # the taps that the mask keeps
+        self.windows: tuple[TapRange, ...] = self.whole  # computed by eager code: the next size of the ladder
+        self.given: tuple[TapRange, ...] = self.whole  # computed by compiled code
         self._seen: _Values | Versions | None = None
+        self._source: Callable[[], object] = _nothing
 
     def __getstate__(self) -> dict[str, object]:
-        """What a copy or a pickle takes along: not the note of which tensors were looked at."""
-        return {**self.__dict__, "_seen": None}
+        """Copy or pickle everything but the record of parameter values."""
+        return {**self.__dict__, "_seen": None, "_source": _nothing}
 
     def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str) -> None:
         """Set the window from host copies `values` of the source's size parameters."""
@@ -88,29 +90,32 @@ class Extent:
             axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
         ]
         self.windows = tuple(axis.rung(needed) for axis, needed in zip(self.axes, ends, strict=True))
-        self._seen = _remember(source.size_parameters())
+        self._seen, self._source = _remember(source.size_parameters()), weakref.ref(source)
 
     def give(self) -> None:
-        """Let compiled code use the window, at the same rung of the ladder along every axis: one graph per rung."""
+        """Let compiled code use the window. All axes use the same step of the ladder: one graph per step."""
         steps_below = min(axis.steps_below_whole(w) for axis, w in zip(self.axes, self.windows, strict=True))
         self.given = tuple(axis.rung(w, steps_below) for axis, w in zip(self.axes, self.windows, strict=True))
 
     def withdraw(self) -> None:
-        """Compiled code goes back to the whole grid: nobody promises that the window still holds."""
+        """Make compiled code use the whole grid again, because the window may no longer be valid."""
         self.given = self.whole
 
-    def follow(self, source: SizeSource, *, name: Callable[[], str]) -> None:
+    def follow(self, source: SizeSource | None, *, name: Callable[[], str]) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
+        if source is None:
+            self.taps = self.windows = self.whole
+            return
         parameters = source.size_parameters()
         if not all(map(readable, parameters)):
-            self.taps = self.windows = self.whole  # no numbers to read: meta tensors, vmap over parameters
+            self.taps = self.windows = self.whole  # no values to read: meta tensors, vmap over parameters
             self._seen = None
-        elif self._seen is None or not self._seen.hold(parameters):
+        elif self._seen is None or self._source() is not source or not self._seen.hold(parameters):
             self.update(source, [p.detach().cpu() for p in parameters], name=name())
 
 
 def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
-    """Give many layers their windows from one host copy per device, and let compiled code rely on them."""
+    """Set the windows of many layers from one host copy per device, and let compiled code use them."""
     by_device: dict[torch.device, list[tuple[str, Extent, SizeSource]]] = {}
     for each in extents:
         parameters = each[2].size_parameters()
@@ -130,19 +135,23 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
             extent.give()
 
 
+def _nothing() -> None:
+    """Stands for a weak reference to nothing; unlike one, it can be copied and pickled."""
+
+
 def _kept(axis: Axis, low: torch.Tensor, high: torch.Tensor) -> TapRange:
-    """The taps between two bounds, by the very comparison the graph makes."""
+    """The taps between two bounds, by the same comparison that the mask makes."""
     x = axis.coordinates(axis.whole, device=low.device, dtype=low.dtype)
     kept = ((x > low) & (x < high)).nonzero().flatten().tolist()
     return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
 
 class Versions:
-    """Remembers tensors well enough to tell, without reading them, whether their values may have changed."""
+    """Records identity and version of tensors, to tell without reading them whether their values may have changed."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.note = self._note(tensors)
-        self.tensors = [weakref.ref(t) for t in tensors]  # an address alone may be that of another tensor by now
+        self.tensors = [weakref.ref(t) for t in tensors]  # the same address may belong to another tensor later
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
         same = len(tensors) == len(self.tensors) and all(r() is t for r, t in zip(self.tensors, tensors, strict=True))
@@ -155,7 +164,7 @@ class Versions:
 
 
 class _Values:
-    """Remembers the values of a few tensors in host memory."""
+    """Records the values of a few tensors in host memory."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.note = [t.tolist() for t in tensors]
@@ -169,7 +178,7 @@ def _remember(tensors: Sequence[torch.Tensor]) -> _Values | Versions:
 
 
 def readable(tensor: torch.Tensor) -> bool:
-    """Whether there are numbers to read: not for meta and fake tensors, nor inside a vmap over parameters."""
+    """Whether a tensor has values to read. Meta and fake tensors have none, nor do parameters inside vmap."""
     while is_gradtrackingtensor(tensor):
         tensor = get_unwrapped(tensor)
     plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..ops import Padding
+
 TapRange = tuple[int, int]  # taps [start, stop) of an axis
 
 FINEST_RUNG = 8  # the ladder halves at least down to 1/8 of the grid …
@@ -98,6 +100,36 @@ class Axis(NamedTuple):
         """How many rungs of the ladder lie above a window of it."""
         sizes = ladder(self.size, self.causal)
         return len(sizes) - 1 - sizes.index(window[1] - window[0])
+
+
+class KernelGrid(NamedTuple):
+    """The taps of a kernel and where they lie. Immutable: another resolution is another grid.
+
+    `padding` is as the user wrote it and may count samples, which is why it belongs to the resolution. `scale`
+    multiplies the kernel; it makes up for a grid of another density than the one the kernel was trained on.
+    """
+
+    axes: tuple[Axis, ...]
+    padding: Padding
+    scale: float = 1.0
+    resampled: bool = False  # whether this is another grid than the one of the layer's arguments
+
+    @classmethod
+    def make(cls, kernel_size: Sequence[int], padding: Padding) -> KernelGrid:
+        """The grid of a new layer; an axis with "causal" padding looks back only."""
+        each = [padding] * len(kernel_size) if isinstance(padding, str | int) else padding
+        return cls(tuple(Axis(k, pad == "causal") for k, pad in zip(kernel_size, each, strict=True)), padding)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Number of taps per axis."""
+        return tuple(axis.size for axis in self.axes)
+
+    def coordinates(
+        self, window: Sequence[TapRange], *, device: torch.device, dtype: torch.dtype
+    ) -> list[torch.Tensor]:
+        """The coordinates of the taps of a window → [n_d] per axis."""
+        return [a.coordinates(taps, device=device, dtype=dtype) for a, taps in zip(self.axes, window, strict=True)]
 
 
 @functools.lru_cache(maxsize=1024)

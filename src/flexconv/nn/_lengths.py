@@ -10,11 +10,13 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ._extent import readable
 
 
-def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
+def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, padding_mode: str = "zeros") -> torch.Tensor:
     """`lengths` as an integer tensor on x's device, refused where it does not describe x [batch, channels, length].
 
     Lengths on the host are checked for free; lengths on a GPU are read back for it.
     """
+    if padding_mode != "zeros":
+        raise ArgumentError(f"lengths needs padding_mode='zeros'; this layer has {padding_mode!r}")
     lengths = torch.as_tensor(lengths)
     if lengths.numel() and (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool):
         raise ArgumentTypeError(f"lengths must be integers; got {lengths.dtype}")

@@ -76,8 +76,8 @@ class GaussianMask(nn.Module):
             self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims, dtype=torch.float64))
             self.sigma.copy_(torch.tensor(self.initial_sigma, dtype=torch.float64))
 
-    def attach_(self, axes: Sequence[Axis]) -> None:
-        """Start at the current sample of a layer's axes, unless the user gave a mean or another layer was first."""
+    def attach(self, axes: Sequence[Axis]) -> None:
+        """Set the grid of the layer. If the user gave no mean, the mask starts at the current sample."""
         if self.initial_mean is None:
             self.initial_mean = [axis.home for axis in axes]
             with torch.no_grad():

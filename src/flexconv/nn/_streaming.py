@@ -15,6 +15,7 @@ from torch import nn
 from .._context import autocast_enabled
 from ..errors import ArgumentError, UsageError
 from ..ops import conv_nd, output_size
+from ._checks import check_kind, check_sizes
 from ._conv import FlexConvNd
 
 _MIX_TIME = (
@@ -115,7 +116,7 @@ class _CausalState(nn.Module):
         self.past = joined.narrow(time, samples, self.past.shape[time]).clone()
         if skip >= samples:
             return x.new_zeros(self._shape_without_outputs(x))
-        pads = list(layer._pads_of(self.windows))
+        pads = list(layer.pads_for(self.windows))
         pads[self.axis] = (0, pads[self.axis][1])
         joined = joined.narrow(time, skip, joined.shape[time] - skip)
         return conv_nd(
@@ -132,16 +133,16 @@ class _CausalState(nn.Module):
 
     def _check_chunk(self, x: torch.Tensor) -> None:
         """What the layer checks, except that there may be any number of samples, also none."""
-        self.layer._check_kind(x)
+        check_kind(self.layer, x)
         sizes = list(x.shape)
         sizes[self.axis - self.layer.dims] = 1
-        self.layer._check_sizes(sizes[-self.layer.dims :])
+        check_sizes(self.layer, sizes[-self.layer.dims :])
 
     def _start(self, x: torch.Tensor) -> None:
         layer = self.layer
-        self.windows = layer._windows_in_force()
-        self.weight = layer._sample(self.windows).to(x.dtype)
-        reach = layer._pads_of(self.windows)[self.axis][0]
+        self.windows = layer.window
+        self.weight = layer.sample(self.windows).to(x.dtype)
+        reach = layer.pads_for(self.windows)[self.axis][0]
         shape = list(x.shape)
         shape[2 + self.axis] = reach
         self.past = x.new_zeros(shape)

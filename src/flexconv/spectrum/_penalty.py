@@ -70,7 +70,7 @@ def alias_penalty(
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, FlexConvNd)]
     if not layers:
         raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to penalise")
-    total = layers[0][1]._like().new_zeros(())
+    total = layers[0][1].reference_tensor().new_zeros(())
     for group in _group_by_shape(layers, mask, missing):
         total = total + _group_penalty(group, method, mask=mask, cutoff=cutoff, formula=formula).to(total.device)
     return weight * total
@@ -119,7 +119,7 @@ def _group_by_shape(layers: Sequence[tuple[str, FlexConvNd]], mask: bool, missin
 
 def _shape_key(layer: FlexConvNd, mask: bool) -> tuple[object, ...]:
     """Layers with equal keys have parameters of the same shapes and dtypes on the same device."""
-    generator, like = layer.generator, layer._like()
+    generator, like = layer.generator, layer.reference_tensor()
     shape: tuple[object, ...] = (layer.dims, str(like.dtype), str(like.device))
     if isinstance(generator, NJet):
         shape += ("njet",)

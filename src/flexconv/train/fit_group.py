@@ -14,7 +14,7 @@ import torch
 from torch.func import functional_call, stack_module_state, vmap
 
 from .._registry import fast_version
-from ..nn import Axis, coordinate_grid
+from ..nn import Axis, Placement, coordinate_grid
 from ..nn.kernels import KernelGenerator
 from .recipe import FitRecipe
 
@@ -35,7 +35,7 @@ class FitGroup:
         grid = coordinate_grid(axes, [axis.whole for axis in axes], device=device, dtype=torch.float32)
         self.rows = grid.transpose(0, 1).contiguous()  # [height, 2, width]
         for generator in generators:
-            generator.attach_(axes)
+            generator.attach(Placement(axes))
             generator.to(device)
         parameters, self.buffers = stack_module_state(list(generators))  # type: ignore[arg-type]
         self.parameters = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}

@@ -97,6 +97,6 @@ def kernel_norm(model: nn.Module) -> torch.Tensor:
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if not layers:
         raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is no kernel to penalise")
-    norms = [layer._weight(layer._windows_in_force(), None).norm() for layer in layers]
+    norms = [layer.window_kernel().norm() for layer in layers]
     norms += [layer.bias.norm() for layer in layers if layer.bias is not None]
     return torch.stack(norms).sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ._base import KernelGenerator as KernelGenerator
+from ._base import Placement as Placement
 from ._fourier import FourierNet as FourierNet
 from ._gabor import GaborNet as GaborNet
 from ._linear import Affine as Affine
@@ -17,7 +18,7 @@ from ._njet import NJet as NJet
 from ._siren import NSIREN as NSIREN
 from ._siren import SIREN as SIREN
 
-#: the names a layer's `kernel=` understands
+#: the names a layer's `generator=` understands
 GENERATORS: dict[str, Callable[..., KernelGenerator]] = {
     "magnet": MAGNet,
     "gabor": GaborNet,
@@ -39,4 +40,5 @@ __all__ = [
     "MAGNet",
     "MultiplicativeFilterNetwork",
     "NJet",
+    "Placement",
 ]

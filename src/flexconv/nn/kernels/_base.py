@@ -1,8 +1,9 @@
-"""What every kernel generator is: a function from coordinates to kernel values."""
+"""The interface of kernel generators: functions from coordinates to kernel values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,13 +16,28 @@ from .._grid import Axis
 from ._linear import Affine
 
 
+class Placement(NamedTuple):
+    """Where a layer samples its generator: the axes of its grid, and the region center ± radius of its first mask.
+
+    Centre and radius are None for a layer without a mask.
+    """
+
+    axes: Sequence[Axis]
+    center: Sequence[float] | None = None
+    radius: Sequence[float] | None = None
+
+
 class KernelGenerator(nn.Module):
     """A network on coordinates: [D, *grid] in [−1, 1] → [channels, *grid].
 
-    Subclasses write `evaluate`, on a flat list of points; or, where they end in a linear map, `features` and
-    `output_map`, which lets many layers share the work. Both run in float32 (float64 for float64 parameters), with
-    autocast off, whatever precision the convolution uses: arguments of sines reach 150 rad on 33 taps, where bfloat16
-    is wrong by a per cent of the kernel, and more on longer grids.
+    Subclasses define `reset_parameters` and either `evaluate`, on a flat list of points, or, if they end in a linear
+    map, `features` and `output_map`. Both run in float32 (float64 for float64 parameters) with autocast disabled,
+    whatever the precision of the convolution: arguments of sines reach 150 rad on 33 taps, where bfloat16 causes an
+    error of one per cent of the kernel, and more on longer grids.
+
+    A layer calls `attach` once with its `Placement`. A generator whose first parameters should depend on the grid
+    or on the mask defines `place_parameters`; it is called after every draw, so `reset_parameters` always gives
+    parameters that suit the layer.
 
     Arguments:
         dims: number of spatial axes D.
@@ -29,28 +45,29 @@ class KernelGenerator(nn.Module):
 
     """
 
-    #: True where sampling more densely makes the values smaller by itself, so that their sum stays the same.
+    #: True if the values become smaller when sampled more densely, so that their sum stays the same.
     conserves_sum = False
 
     def __init__(self, dims: int, channels: int) -> None:
         super().__init__()
         self.dims = positive_int("dims", dims)
         self.channels = positive_int("channels", channels)
+        self._placement: Placement | None = None
 
     @property
     def output_map(self) -> Affine | None:
-        """The linear map from features to kernel values, where a generator ends in one."""
+        """The linear map from features to kernel values, or None if the generator does not end in one."""
         return None
 
     @property
     def has_factors(self) -> bool:
-        """Whether it is its features and its output map, and nothing of a user's in between."""
+        """Whether the values are exactly the output map of the features: nothing is overridden and no hook is set."""
         cls, output = type(self), self.output_map
         plain = cls.evaluate is KernelGenerator.evaluate and cls.forward is KernelGenerator.forward
         return plain and output is not None and not (hooks_of(self) or hooks_of(output))
 
     def features(self, points: torch.Tensor) -> torch.Tensor:
-        """What the output map is given, at points [n, D] → [n, width]."""
+        """The input of the output map, at points [n, D] → [n, width]."""
         raise ArgumentTypeError(
             f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}"
         )
@@ -66,14 +83,17 @@ class KernelGenerator(nn.Module):
         """Draw every parameter again."""
         raise ArgumentTypeError(f"{type(self).__name__} must define reset_parameters()")
 
-    def attach_(self, axes: Sequence[Axis]) -> None:
-        """Learn which grid a layer samples. For generators whose values depend on the whole of it."""
+    def attach(self, placement: Placement, *, fresh: bool = False) -> None:
+        """Set the grid on which a layer samples this generator.
 
-    def refine_(self, taps: Sequence[int]) -> None:
-        """Bring fresh parameters to a grid of so many taps per axis. For generators with frequencies of their own."""
+        `fresh`: the parameters were drawn just now, without knowledge of the grid, and may be moved to suit it.
+        """
+        self._placement = placement
+        if fresh:
+            self.place_parameters(placement)
 
-    def focus_(self, center: Sequence[float], radius: Sequence[float]) -> None:
-        """Move fresh parameters to where a mask looks, center ± radius. For generators with places of their own."""
+    def place_parameters(self, placement: Placement) -> None:
+        """Adapt parameters that were just drawn to the grid and the mask of a layer. Does nothing by default."""
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
         if coordinates.ndim < 1 or coordinates.shape[0] != self.dims:
@@ -87,6 +107,6 @@ class KernelGenerator(nn.Module):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """float64 where the parameters are, float32 otherwise."""
+        """float64 if the parameters are float64, float32 otherwise."""
         first = next(self.parameters(), None)
         return torch.float64 if first is not None and first.dtype == torch.float64 else torch.float32

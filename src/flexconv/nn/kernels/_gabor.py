@@ -10,6 +10,7 @@ from torch import nn
 
 from ..._arguments import per_axis_floats, positive, unknown_name
 from ...errors import ArgumentError
+from ._base import Placement
 from ._mfn import MultiplicativeFilterNetwork
 
 GAMMA_SHAPES = ("per_filter", "shared")
@@ -26,12 +27,12 @@ class GaborNet(MultiplicativeFilterNetwork):
         gamma_shape: γ ~ Gamma(α/(l+1), β) in filter l = 0, 1, … ("per_filter": wide and narrow envelopes), or
             Gamma(α/filters, β) in all of them ("shared").
         alpha, beta: shape and rate of that Gamma distribution.
-        input_scale: sines start at W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to 33 taps,
-            in proportion for a longer one; a network that no layer made knows of no taps and keeps 25.6.
-        center, spread: envelope centres start at μ ~ U(center ± spread), numbers or one per axis. None: around the
-            layer's mask, over 5/3 of its σ, or all of [−1, 1] without one. (The authors draw around 0 even where the
-            mask sits at +1.)
-        steerable: envelopes turn by a learnable angle per channel, 2D only: (x − μ) is turned by R(θ) before γ.
+        input_scale: initial frequencies are W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to
+            33 taps and proportionally more for a longer one; 25.6 for a network outside a layer.
+        center, spread: initial envelope centres are μ ~ U(center ± spread), numbers or one per axis. None: around the
+            layer's mask, over 5/3 of its σ, or all of [−1, 1] without a mask. (The authors draw them around 0 even if
+            the mask is at +1.)
+        steerable: rotate each envelope by a learnable angle, 2D only: R(θ) is applied to (x − μ) before γ.
 
     """
 
@@ -56,7 +57,7 @@ class GaborNet(MultiplicativeFilterNetwork):
         if gamma_shape not in GAMMA_SHAPES:
             unknown_name("gamma_shape", gamma_shape, GAMMA_SHAPES)
         if steerable and dims != 2:
-            raise ArgumentError(f"steerable envelopes turn in a plane: dims must be 2; got {dims}")
+            raise ArgumentError(f"steerable envelopes rotate in a plane: dims must be 2; got {dims}")
         super().__init__(
             dims, channels, hidden=hidden, layers=layers, input_scale=input_scale, device=device, dtype=dtype
         )
@@ -73,12 +74,12 @@ class GaborNet(MultiplicativeFilterNetwork):
             self.theta = nn.Parameter(torch.empty(self.filters, hidden, device=device, dtype=dtype))
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
+    def _draw(self) -> None:
+        super()._draw()
         with torch.no_grad():
             for index, gamma in enumerate(self.gamma):
                 shape = self.alpha / (index + 1 if self.gamma_shape == "per_filter" else self.filters)
-                if not gamma.is_meta:  # nothing to draw, and before torch 2.13 no way to
+                if not gamma.is_meta:  # meta tensors hold no values, and torch before 2.13 cannot draw them
                     concentration = torch.full_like(gamma, shape, dtype=torch.float32)
                     gamma.copy_(torch.distributions.Gamma(concentration, self.beta, validate_args=False).sample())
             self.frequency.mul_(self.gamma)  # a narrow envelope carries a fast sine
@@ -88,10 +89,12 @@ class GaborNet(MultiplicativeFilterNetwork):
         if self.center is not None or self.spread is not None:
             self._place_centres(self.center or [0.0] * self.dims, self.spread or [1.0] * self.dims)
 
-    def focus_(self, center: Sequence[float], radius: Sequence[float]) -> None:
-        """Bring the centres, drawn over [−1, 1], to `center` ± `radius`, unless the user said where they go."""
-        if self.center is None and self.spread is None:
-            self._place_centres(center, radius)
+    def place_parameters(self, placement: Placement) -> None:
+        """Also move the centres, drawn on [−1, 1], to the region of the mask, unless the user set `center`/`spread`."""
+        super().place_parameters(placement)
+        if self.center is None and self.spread is None and placement.center is not None:
+            assert placement.radius is not None
+            self._place_centres(placement.center, placement.radius)
 
     def _place_centres(self, center: Sequence[float], radius: Sequence[float]) -> None:
         with torch.no_grad():

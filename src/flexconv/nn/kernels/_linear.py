@@ -1,4 +1,4 @@
-"""Affine maps at full float32 precision, whatever speed setting the rest of a program chose."""
+"""Affine maps in full float32 precision, whatever matmul precision the program has set."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
 
 
 class Affine(nn.Module):
-    """A linear map with torch's default init, U(±1/√in) for weight and bias, and optional weight norm.
+    """A linear map. Weight ~ U(±weight_range), bias ~ U(±bias_range); both default to 1/√in, as in `nn.Linear`.
 
-    With weight norm, W = g · v / ‖v‖ row by row: direction `weight_v` and length `weight_g` are learned apart.
+    With weight norm, W = g · v / ‖v‖ for each row: direction `weight_v` and length `weight_g` are separate parameters.
     """
 
     def __init__(
@@ -27,11 +27,16 @@ class Affine(nn.Module):
         out_features: int,
         *,
         weight_norm: bool = False,
+        weight_range: float | None = None,
+        bias_range: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features, self.weight_norm = in_features, out_features, weight_norm
+        default = 1.0 / math.sqrt(in_features)
+        self.weight_range = default if weight_range is None else weight_range
+        self.bias_range = default if bias_range is None else bias_range
         weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         if weight_norm:
             self.weight_v = weight
@@ -41,18 +46,17 @@ class Affine(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
         self.reset_parameters()
 
-    def reset_parameters(self, weight_range: float | None = None) -> None:
-        """U(±weight_range) for the weight (default 1/√in), U(±1/√in) for the bias."""
-        default = 1.0 / math.sqrt(self.in_features)
+    def reset_parameters(self) -> None:
+        """Draw weight and bias again."""
         weight = self.weight_v if self.weight_norm else self.weight
-        nn.init.uniform_(weight, -(weight_range or default), weight_range or default)
-        nn.init.uniform_(self.bias, -default, default)
+        nn.init.uniform_(weight, -self.weight_range, self.weight_range)
+        nn.init.uniform_(self.bias, -self.bias_range, self.bias_range)
         if self.weight_norm:
             with torch.no_grad():
                 self.weight_g.copy_(weight.norm(dim=1, keepdim=True))
 
     def effective_weight(self, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix in use [out, in]."""
+        """The weight matrix [out, in], with weight norm applied."""
         if not self.weight_norm:
             return self.weight.to(dtype)
         v = self.weight_v.to(dtype)

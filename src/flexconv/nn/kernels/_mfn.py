@@ -3,33 +3,32 @@
     h_0 = g_0(x),    h_l = g_l(x) ⊙ (A_l h_{l−1} + a_l)  for l = 1 … n,    ψ(x) = A_out h_n + a_out
 
 Expanded, ψ is a sum of exponentially many products of filters, one of each layer: that is why its highest frequency
-is known (`flexconv.spectrum`). n hidden maps make n + 1 filters; the paper's "3 layers" are 4 filters.
+has an analytic bound (`flexconv.spectrum`). n hidden maps make n + 1 filters; the paper's "3 layers" are 4 filters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from ..._arguments import positive, positive_int
 from ..._matmul import matmul
-from ._base import KernelGenerator
+from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
 USUAL_SCALE, USUAL_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):
-    """The skeleton: stacked sines sin(W x + b), hidden maps, output map. Subclasses shape the filters.
+    """Base class: stacked sines sin(W x + b), hidden maps and an output map. Subclasses add envelopes to the filters.
 
     Parameters of all filters are stacked along their first axis: `frequency` [filters, hidden, D] in rad per unit,
     `phase` [filters, hidden], `mix_weight` [layers, hidden, hidden], `mix_bias` [layers, hidden].
 
-    `input_scale` sets the first frequencies. None: 25.6, and for an axis of more than 33 taps of the layer that makes
-    the network, as much more as it is longer, so that kernels can change from tap to tap as on the paper's grid.
+    `input_scale` sets the initial frequencies. None: 25.6, and proportionally more for an axis of more than 33 taps,
+    so that kernels can change from tap to tap as on the paper's grid.
     """
 
     def __init__(
@@ -60,6 +59,12 @@ class MultiplicativeFilterNetwork(KernelGenerator):
 
     def reset_parameters(self) -> None:
         """W ~ U(±1/√D) · input_scale/√filters, b ~ U(±π), every map U(±1/√hidden)."""
+        self._draw()
+        if self._placement is not None:
+            self.place_parameters(self._placement)
+
+    def _draw(self) -> None:
+        """Draw parameters for a grid of up to 33 taps, without a mask."""
         scale = USUAL_SCALE if self.input_scale is None else self.input_scale
         bound = scale / math.sqrt(self.filters) / math.sqrt(self.dims)
         nn.init.uniform_(self.frequency, -bound, bound)
@@ -68,10 +73,10 @@ class MultiplicativeFilterNetwork(KernelGenerator):
             nn.init.uniform_(mix, -1 / math.sqrt(self.hidden), 1 / math.sqrt(self.hidden))
         self.output.reset_parameters()
 
-    def refine_(self, taps: Sequence[int]) -> None:
-        """Raise the frequencies to those of a longer grid, unless the user said what they are."""
+    def place_parameters(self, placement: Placement) -> None:
+        """Raise the frequencies to those of a longer grid, unless the user set `input_scale`."""
         if self.input_scale is None:
-            finer = self.frequency.new_tensor([max(1.0, count / USUAL_TAPS) for count in taps])
+            finer = self.frequency.new_tensor([max(1.0, axis.size / USUAL_TAPS) for axis in placement.axes])
             with torch.no_grad():
                 self.frequency.mul_(finer)
 

@@ -22,8 +22,8 @@ class MLP(KernelGenerator):
     Arguments:
         hidden, layers: width, and number of linear maps including the last.
         activation: "relu", "leaky_relu" (slope 0.01) or "swish".
-        norm: None, or "layer": normalise over the hidden channels, at each point by itself. (A norm over points would
-            make a kernel value depend on which other taps happen to be sampled, hence on cropping and resolution.)
+        norm: None, or "layer": normalise over the hidden channels at each point separately. (A norm over points would
+            make a kernel value depend on which other taps are sampled, and so on cropping and resolution.)
 
     """
 
@@ -46,7 +46,8 @@ class MLP(KernelGenerator):
         self.activation, self.norm = activation, norm
         widths = [dims, *[positive_int("hidden", hidden)] * (positive_int("layers", layers) - 1), channels]
         self.maps = nn.ModuleList(
-            Affine(fan_in, fan_out, device=device, dtype=dtype) for fan_in, fan_out in itertools.pairwise(widths)
+            Affine(fan_in, fan_out, bias_range=0.0, device=device, dtype=dtype)
+            for fan_in, fan_out in itertools.pairwise(widths)
         )
         self.norms = nn.ModuleList(
             nn.LayerNorm(width, device=device, dtype=dtype) if norm else nn.Identity() for width in widths[1:-1]
@@ -55,10 +56,7 @@ class MLP(KernelGenerator):
 
     def reset_parameters(self) -> None:
         for module in (*self.maps, *self.norms):
-            if isinstance(module, Affine):
-                module.reset_parameters()
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm):
+            if isinstance(module, Affine | nn.LayerNorm):
                 module.reset_parameters()
 
     @property

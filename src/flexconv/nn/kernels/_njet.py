@@ -13,7 +13,7 @@ from ..._arguments import as_int, per_axis_floats, positive
 from ..._matmul import matmul
 from ...errors import ArgumentError, ArgumentTypeError
 from .._grid import Axis
-from ._base import KernelGenerator
+from ._base import KernelGenerator, Placement
 
 
 class NJet(KernelGenerator):
@@ -23,9 +23,9 @@ class NJet(KernelGenerator):
 
         σⁿ ∂ⁿ G_σ(x) = (−1/√2)ⁿ H_n(x / (√2 σ)) G_σ(x)
 
-    and everything beyond ⌈reach · σ + ½⌉ units is cut off. So the scale s is the size: an N-Jet needs no mask.
-    On a causal axis it sits at the newest tap, and only its half in the past is there.
-    Sampled more densely the values shrink by themselves, the sum stays (`conserves_sum`).
+    and everything beyond ⌈reach · σ + ½⌉ units is cut off. The scale s is therefore the size, and an N-Jet needs no
+    mask. On a causal axis it is centred at the newest tap, so only the half in the past remains.
+    When it is sampled more densely its values become smaller and their sum stays the same (`conserves_sum`).
 
     Arguments:
         order: highest total order of derivatives.
@@ -68,10 +68,11 @@ class NJet(KernelGenerator):
         nn.init.normal_(self.alpha)
         nn.init.zeros_(self.scale)
 
-    def attach_(self, axes: Sequence[Axis]) -> None:
-        """Normalise over this grid. The first one also sets the unit, unless the user gave one."""
-        self.axes = tuple(axes)
-        self.unit = self.unit or [axis.spacing for axis in axes]
+    def attach(self, placement: Placement, *, fresh: bool = False) -> None:
+        """Normalise over this grid. The first grid also sets the unit, unless the user gave one."""
+        super().attach(placement, fresh=fresh)
+        self.axes = tuple(placement.axes)
+        self.unit = self.unit or [axis.spacing for axis in self.axes]
 
     def size_parameters(self) -> tuple[nn.Parameter, ...]:
         """The parameters that `bounds` needs."""
@@ -112,7 +113,7 @@ class NJet(KernelGenerator):
 
     def _unit(self) -> list[float]:
         if self.unit is None:
-            raise ArgumentError("an NJet outside a layer needs its unit: the σ it starts with, such as one tap spacing")
+            raise ArgumentError("an NJet outside a layer needs unit=, its initial σ, such as one tap spacing; got None")
         return self.unit
 
     def extra_repr(self) -> str:

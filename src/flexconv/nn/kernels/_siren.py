@@ -1,4 +1,4 @@
-"""SIREN: a multilayer perceptron with sines for activations, and its variant with the bias outside ω_0."""
+"""SIREN: a multilayer perceptron with sine activations, and a variant whose bias is not multiplied by ω_0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SIREN(KernelGenerator):
         hidden, layers: width, and number of linear maps including the last (3: two sines).
         omega_0: frequency factor of each sine.
         learn_omega_0: make it a parameter, one per sine.
-        weight_norm: learn length and direction of each weight row apart.
+        weight_norm: learn length and direction of each weight row separately.
 
     """
 
@@ -52,9 +52,10 @@ class SIREN(KernelGenerator):
             raise ArgumentError(f"omega_0 must be finite and not 0, as weights are drawn ∝ 1/omega_0; got {omega_0}")
         self.initial_omega_0, self.learn_omega_0 = float(omega_0), learn_omega_0
         widths = [dims, *[positive_int("hidden", hidden)] * (layers - 1), channels]
+        ranges = [1 / dims, *(math.sqrt(6 / fan_in) / abs(omega_0) for fan_in in widths[1:-1])]
         self.maps = nn.ModuleList(
-            Affine(fan_in, fan_out, weight_norm=weight_norm, device=device, dtype=dtype)
-            for fan_in, fan_out in itertools.pairwise(widths)
+            Affine(fan_in, fan_out, weight_norm=weight_norm, weight_range=weight_range, device=device, dtype=dtype)
+            for (fan_in, fan_out), weight_range in zip(itertools.pairwise(widths), ranges, strict=True)
         )
         omega = torch.empty(layers - 1, device=device, dtype=dtype)
         if learn_omega_0:
@@ -65,10 +66,9 @@ class SIREN(KernelGenerator):
 
     def reset_parameters(self) -> None:
         nn.init.constant_(self.omega_0, self.initial_omega_0)
-        for index, linear in enumerate(self.maps):
+        for linear in self.maps:
             assert isinstance(linear, Affine)
-            fan_in = linear.in_features
-            linear.reset_parameters(math.sqrt(6 / fan_in) / abs(self.initial_omega_0) if index else 1 / fan_in)
+            linear.reset_parameters()
 
     def sine(self, linear: Affine, omega: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """sin(ω_0 (W x + b))."""

@@ -1,0 +1,148 @@
+"""Validation of arguments and inputs of a FlexConv. Every error names the offending value and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+from torch import nn
+
+from .._arguments import positive_int, unknown_name
+from .._context import autocast_enabled
+from ..errors import ArgumentError, ArgumentTypeError, UsageError
+from ..ops import ALGORITHMS, Pads, output_size
+from ._mask import GaussianMask
+from .kernels import GENERATORS, KernelGenerator
+
+if TYPE_CHECKING:
+    from ._conv import FlexConvNd
+
+PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
+
+KernelFactory = Callable[..., KernelGenerator]
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def check_channels(in_channels: int, out_channels: int, groups: int) -> tuple[int, int, int]:
+    """The three numbers as plain ints."""
+    numbers = {"in_channels": in_channels, "out_channels": out_channels, "groups": groups}
+    numbers = {name: positive_int(name, number) for name, number in numbers.items()}
+    for name in ("in_channels", "out_channels"):
+        if numbers[name] % numbers["groups"]:
+            raise ArgumentError(f"{name} (={numbers[name]}) must be divisible by groups (={groups})")
+    return numbers["in_channels"], numbers["out_channels"], numbers["groups"]
+
+
+def check_names(padding_mode: str, algorithm: str) -> tuple[str, str]:
+    if padding_mode not in PADDING_MODES:
+        unknown_name("padding_mode", padding_mode, PADDING_MODES)
+    if algorithm != "auto" and algorithm not in ALGORITHMS:
+        unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
+    return padding_mode, algorithm
+
+
+def make_generator(
+    generator: str | KernelGenerator | KernelFactory,
+    dims: int,
+    channels: int,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> KernelGenerator:
+    """The generator of a layer from its name, from a function that makes one, or as it is."""
+    if isinstance(generator, str):
+        if generator not in GENERATORS:
+            unknown_name("kernel generator", generator, GENERATORS)
+        generator = GENERATORS[generator]
+    if isinstance(generator, nn.Module) or not callable(generator):
+        made = generator
+    else:
+        made = generator(dims, channels, device=device, dtype=dtype)
+    if not isinstance(made, KernelGenerator):
+        raise ArgumentTypeError(
+            f"generator must be a name ({', '.join(GENERATORS)}), a KernelGenerator or a function that makes one; "
+            f"got {generator!r}"
+        )
+    if (made.dims, made.channels) != (dims, channels):
+        raise ArgumentError(
+            f"the kernel generator makes {made.channels} channels in {made.dims}D; this layer needs "
+            f"out_channels × in_channels / groups = {channels} in {dims}D"
+        )
+    return made
+
+
+def make_mask(
+    mask: str | GaussianMask | None, dims: int, device: torch.device | str | None, dtype: torch.dtype | None
+) -> GaussianMask | None:
+    """The mask of a layer from its name, or as it is."""
+    if isinstance(mask, str):
+        if mask != "gaussian":
+            unknown_name("mask", mask, ["gaussian"])
+        return GaussianMask(dims, device=device, dtype=dtype)
+    if mask is not None and not isinstance(mask, GaussianMask):
+        raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
+    if mask is not None and mask.dims != dims:
+        raise ArgumentError(f"the mask has {mask.dims} axes; this layer has {dims}")
+    return mask
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def check_input(layer: FlexConvNd, x: torch.Tensor) -> None:
+    """Raise if `layer` cannot convolve x."""
+    if not torch.compiler.is_compiling() and torch.jit.is_tracing():
+        refuse_torchscript(layer)
+    check_kind(layer, x)
+    check_sizes(layer, x.shape[-layer.dims :])
+
+
+def check_kind(layer: FlexConvNd, x: torch.Tensor) -> None:
+    """Type, number of dimensions, channels and dtype."""
+    name = type(layer).__name__
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentTypeError(f"{name} expects a tensor; got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise ArgumentTypeError(f"{name} expects a real floating-point input; got {x.dtype}")
+    if x.ndim not in (layer.dims + 1, layer.dims + 2) or x.shape[-1 - layer.dims] != layer.in_channels:
+        sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[layer.dims]
+        raise ArgumentError(
+            f"{name} expects an input of shape [batch, {layer.in_channels}, {sizes}] "
+            f"(in_channels={layer.in_channels}); got {tuple(x.shape)}"
+        )
+    dtype = layer.reference_tensor().dtype
+    if x.dtype != dtype and not autocast_enabled(x.device.type):
+        raise ArgumentTypeError(f"the input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
+
+
+def check_sizes(layer: FlexConvNd, sizes: Sequence[int]) -> None:
+    """Every output axis needs at least one position."""
+    for size, taps, step, pads, spread in zip(
+        sizes, layer.kernel_size, layer.stride, layer.pads, layer.dilation, strict=True
+    ):
+        if output_size(size, taps, step, pads, spread) < 1 or size < 1:
+            raise ArgumentError(
+                f"input size {tuple(sizes)} is too small for kernel_size {layer.kernel_size} with "
+                f"padding={layer.padding!r} and dilation {layer.dilation}"
+            )
+
+
+def check_padding_fits(layer: FlexConvNd, sizes: Sequence[int], pads: Pads) -> None:
+    """Modes other than "zeros" cannot pad by more samples than there are."""
+    for size, whole in zip(sizes, pads, strict=True):
+        widest = {"reflect": size - 1, "circular": size}.get(layer.padding_mode, max(whole))
+        if max(whole) > widest:
+            raise ArgumentError(
+                f"padding_mode={layer.padding_mode!r} can pad an axis of {size} samples by at most {widest}; "
+                f"kernel_size {layer.kernel_size} with padding={layer.padding!r} may need {max(whole)}"
+            )
+
+
+def refuse_torchscript(layer: FlexConvNd) -> NoReturn:
+    raise UsageError(
+        f"{type(layer).__name__} samples its kernel in forward, which TorchScript cannot represent: pass "
+        f"flexconv.materialize(model), which has plain convolutions in its place, to torch.jit or torch.onnx, or "
+        f"write a file with flexconv.export.export(model, path)"
+    )

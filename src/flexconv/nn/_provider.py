@@ -1,0 +1,61 @@
+"""Provides the kernel of a layer to its forward pass.
+
+A kernel is sampled in every forward pass of training. In evaluation without gradients it is sampled once and kept until
+something it is made of changes. Whoever has sampled the kernel already (`prepared`) hands it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from .._registry import has_fast_version
+from ..ops import FactoredKernel, as_tensor
+from ._cache import KernelCache
+from ._grid import TapRange
+
+if TYPE_CHECKING:
+    from ._conv import FlexConvNd
+
+
+class KernelProvider:
+    """The kernels of one layer, on whatever window of the grid the layer computes."""
+
+    def __init__(self) -> None:
+        self.prepared: torch.Tensor | FactoredKernel | None = None
+        self._cache = KernelCache()
+
+    def kernel(
+        self, layer: FlexConvNd, window: Sequence[TapRange], dtype: torch.dtype | None
+    ) -> torch.Tensor | FactoredKernel:
+        """The kernel on `window` in `dtype` (None: as computed), as a tensor or as factors."""
+        kept_in_evaluation = not (layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if kept_in_evaluation and self.prepared is None:
+            return self.tensor(layer, window, dtype)
+        kernel = sample_once(layer, window) if self.prepared is None else self.prepared
+        return kernel if dtype is None else kernel.to(dtype)
+
+    def tensor(self, layer: FlexConvNd, window: Sequence[TapRange], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The same, always as a tensor."""
+
+        def sample() -> torch.Tensor:
+            kernel = layer.sample(window) if self.prepared is None else as_tensor(self.prepared)
+            return kernel if dtype is None else kernel.to(dtype)
+
+        once = layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or self.prepared is not None
+        if once:
+            return sample()
+        key = tuple(window), dtype, layer.grid
+        return self._cache.get(sample, key, [*layer.parameters(), *layer.buffers()])
+
+    def clear(self) -> None:
+        """Forget the kernel that was kept."""
+        self._cache.clear()
+
+
+@has_fast_version("nn.sample")
+def sample_once(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor | FactoredKernel:
+    """A kernel that is used in one forward pass only."""
+    return layer.sample(window)

@@ -1,0 +1,121 @@
+"""The size of a kernel follows its mask: which taps of the grid are kept, and which are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+
+from ._extent import Extent, SizeSource
+from ._grid import Axis, KernelGrid, TapRange
+from ._provider import KernelProvider
+from .kernels import KernelGenerator, Placement
+
+if TYPE_CHECKING:
+    from ._mask import GaussianMask
+
+CENTRE_SPREAD = 5 / 3  # generators with centres start them within this many σ of the mask's mean
+
+Self = TypeVar("Self", bound="SizedKernel")
+
+
+class SizedKernel(nn.Module):
+    """A module with a kernel on a coordinate grid, of which a mask keeps a part.
+
+    The kept taps are plain integers. They are refreshed when the parameters of the mask may have changed, see
+    `_extent.py`; they are not part of the module's state.
+    """
+
+    generator: KernelGenerator
+    mask: GaussianMask | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._provider = KernelProvider()
+
+    # --- the grid -----------------------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> KernelGrid:
+        """The grid that the kernel is sampled on: axes, padding and scale. Assign another one to resample the layer."""
+        return self._grid
+
+    @grid.setter
+    def grid(self, grid: KernelGrid) -> None:
+        self._set_grid(grid, fresh=False)
+
+    def _set_grid(self, grid: KernelGrid, *, fresh: bool) -> None:
+        """Set the grid and tell mask and generator. Fresh parameters of the generator move to where the mask starts."""
+        self._grid = grid
+        self._extent = Extent(grid.axes)
+        center = radius = None
+        if self.mask is not None:
+            self.mask.attach(grid.axes)
+            center = self.mask.initial_mean
+            radius = [min(1.0, CENTRE_SPREAD * abs(sigma)) for sigma in self.mask.initial_sigma]
+        self.generator.attach(Placement(grid.axes, center, radius), fresh=fresh)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the grid."""
+        return self._grid.axes
+
+    @property
+    def kernel_size(self) -> tuple[int, ...]:
+        """Number of taps of the grid per axis: the largest size that the kernel can have."""
+        return self._grid.size
+
+    # --- the size -----------------------------------------------------------------------------------------------------
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """The current size of the kernel in taps per axis: how much of the grid the mask keeps."""
+        return tuple(stop - start for start, stop in self.taps)
+
+    @property
+    def taps(self) -> tuple[TapRange, ...]:
+        """The taps (start, stop) per axis that the mask keeps."""
+        self._refresh_if_stale()
+        return self._extent.taps
+
+    @property
+    def window(self) -> tuple[TapRange, ...]:
+        """The taps (start, stop) per axis that the forward pass computes: all that are kept, and a few zeros."""
+        if torch.compiler.is_compiling():
+            return self._extent.given
+        self._refresh_if_stale()
+        return self._extent.windows
+
+    @property
+    def size_source(self) -> SizeSource | None:
+        """What decides how much of the grid is used: the mask, or a generator that has a size of its own."""
+        if self.mask is not None:
+            return self.mask
+        return self.generator if hasattr(self.generator, "size_parameters") else None  # type: ignore[return-value]
+
+    def _refresh_if_stale(self) -> None:
+        self._extent.follow(self.size_source, name=self._description)
+
+    def _description(self) -> str:
+        """What tells this layer from others in an error message."""
+        return f"{type(self).__name__}(kernel_size={self.kernel_size})"
+
+    # --- changes that make kept sizes and kernels invalid -------------------------------------------------------------
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """Set training mode, as for every module. The kernel is sampled again in the next forward pass."""
+        self._provider.clear()
+        return super().train(mode)
+
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
+        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
+        self._forget()  # other weights, another size
+
+    def _apply(self: Self, *args: object, **kwargs: object) -> Self:
+        self._forget()  # rounding to another precision may move the edge
+        return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
+
+    def _forget(self) -> None:
+        self._extent.withdraw()
+        self._provider.clear()
