@@ -15,7 +15,6 @@ from typing import Any
 
 from flexconv.models import CONFIG, SHIPPED
 from flexconv.train import FitRecipe, RunFolder, load_recipe, plain
-from flexconv.train.folder import _lists
 from flexconv.train.recipe import AnyRecipe, CrossResolutionRecipe
 
 from ._item import NOTHING
@@ -183,7 +182,7 @@ def _flat(tree: Any, path: str = "") -> dict[str, Any]:
     if isinstance(tree, Mapping) and tree:
         parts = [_flat(value, f"{path}.{key}" if path else str(key)) for key, value in tree.items()]
         return {key: value for part in parts for key, value in part.items()}
-    return {path: None if tree == {} else _lists(tree)}
+    return {path: None if tree == {} else tree}
 
 
 def _short(value: Any) -> str:

@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import metadata, resources
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,6 +17,7 @@ from packaging.requirements import Requirement
 
 import flexconv
 
+ROOT = Path(__file__).parents[1]
 DECLARED = {"torch", "numpy", "safetensors"}
 OPTIONAL = [
     "huggingface_hub",
@@ -134,8 +137,18 @@ def test_the_marker_for_type_checkers_ships():
     assert resources.files("flexconv").joinpath("py.typed").is_file()
 
 
-def test_the_version_is_that_of_the_distribution():
+def test_version_is_written_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    source = ROOT / project["tool"]["hatch"]["version"]["path"]
+    assert re.findall(r'__version__ = "(.*)"', source.read_text("utf-8")) == [flexconv.__version__]
+    assert project["project"]["dynamic"] == ["version"]
     assert metadata.version("flexconv") == flexconv.__version__
+
+
+def test_citation_has_the_version():
+    assert re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE) == [
+        flexconv.__version__
+    ]
 
 
 @pytest.mark.parametrize("name", ["flexconv", "flexconv.nn", "flexconv.ops"])

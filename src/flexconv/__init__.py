@@ -17,6 +17,7 @@ from . import resolution as resolution
 from . import spectrum as spectrum
 from . import testing as testing
 from ._registry import load_fast_versions
+from ._version import __version__ as __version__
 from .convert import ConversionReport as ConversionReport
 from .convert import convert as convert
 from .materialize import materialize as materialize
@@ -35,8 +36,6 @@ from .nn import refresh_extents as refresh_extents
 from .resolution import at_resolution as at_resolution
 from .resolution import recalibrate_batchnorm as recalibrate_batchnorm
 from .spectrum import alias_penalty as alias_penalty
-
-__version__ = "0.1.0"
 
 # no modules: `from flexconv import *` leaves torch's nn alone
 __all__ = [

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from .export import trained_size
-from .models import Model
+from .models import Model, trained_size
 from .nn import FlexConvNd
 
 Counted = FlexConvNd | nn.Conv1d | nn.Conv2d | nn.Conv3d | _ConvTransposeNd | nn.Linear

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .. import FlexConv1d, FlexConv2d, GaussianMask
 from .._registry import fast_version
+from ..nn import FlexConv1d, FlexConv2d, GaussianMask
 from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 

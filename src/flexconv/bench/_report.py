@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import __version__
 from .._files import write_atomically
+from .._version import __version__
 from ..errors import ArgumentError, MissingFileError
 from ._ceilings import Ceilings
 

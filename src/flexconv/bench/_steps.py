@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .. import data, refresh_extents, train
-from ..nn import GaussianMask
+from .. import data, train
+from ..nn import GaussianMask, refresh_extents
 from ..train import build_model, make_fabric
 from ..train.display import Display
 

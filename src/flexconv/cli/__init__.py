@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
+from .._version import __version__
 from . import _common
 from ._bench import bench
 from ._common import say, typer
@@ -25,8 +26,6 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Data sets:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
-
         say(f"flexconv {__version__}")
         raise typer.Exit
 

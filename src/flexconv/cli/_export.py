@@ -62,7 +62,7 @@ def export(
 
 def _scale(network: Model, name: str, resolution: str) -> list[float]:
     """Samples at the resolution asked for per sample that the model was trained with, per axis."""
-    from ..export import trained_size
+    from ..models import trained_size
 
     before = trained_size(network)
     if before is None:

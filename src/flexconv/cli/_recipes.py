@@ -17,11 +17,10 @@ def recipes(
 ) -> None:
     """List the recipes, or print one."""
     from ..train import import_yaml, list_recipes, load_recipe, plain
-    from ..train.folder import _lists
 
     known = list_recipes()
     if name is not None:
-        tree = _lists(plain(load_recipe(name, changes or [])))
+        tree = plain(load_recipe(name, changes or []))
         say(import_yaml().safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000).rstrip())
         for other, about in known.items():
             if other.startswith(f"{name}/"):

@@ -8,11 +8,11 @@
 `fetch` gets a published set and checks it, `status` says how it stands, `load` reads it.
 """
 
+from ..audio import N_MFCC, channelwise_mfcc, mfcc
 from ._batches import Batch, DeviceBatches
 from ._dataset import Dataset, Download
 from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root, described_root
 from ._load import check_options, load
-from ._mfcc import N_MFCC, channelwise_mfcc, mfcc
 from ._pictures import import_pillow, read_picture
 from ._recordings import FULL_SCALE
 from ._registry import dataset, list_datasets, options

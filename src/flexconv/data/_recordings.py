@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..audio import channelwise_mfcc, hop_length
 from ..errors import ArgumentError
 from ._files import DamagedDataError
-from ._mfcc import channelwise_mfcc, hop_length
 from ._splits import Samples
 from ._wav import read_wav
 

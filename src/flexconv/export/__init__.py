@@ -8,8 +8,8 @@ FlexConvs are sampled first (`flexconv.materialize`): a file holds convolutions 
 flexconv. "onnx" needs the extra flexconv[export]; "pt2" and "conv" need torch alone.
 """
 
+from ..models import trained_size as trained_size
 from ._conv import load_conv as load_conv
-from ._example import trained_size as trained_size
 from ._export import FORMATS as FORMATS
 from ._export import SUFFIXES as SUFFIXES
 from ._export import export as export

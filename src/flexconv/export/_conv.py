@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from .._version import __version__
 from ..errors import ArgumentError
 from ..materialize import CONV_LAYERS, PADDING_LAYERS
 from ..models import ARCHITECTURES
@@ -42,8 +43,6 @@ _ARGUMENTS = (
 
 def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
     """The content of the file, of a model and of what `materialize` made of it."""
-    from .. import __version__
-
     places = [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, FlexConvNd)]
     entries = {
         "format": FORMAT,

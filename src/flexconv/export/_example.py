@@ -10,7 +10,7 @@ from torch import nn
 
 from .._arguments import per_axis
 from ..errors import ArgumentError, ArgumentTypeError
-from ..models import Model
+from ..models import trained_size
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -38,19 +38,6 @@ def make_example(
         shape = _own_shape(model)
     sizes = per_axis("shape", tuple(shape), len(tuple(shape)), minimum=1)
     return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)
-
-
-def trained_size(model: nn.Module) -> tuple[int, ...] | None:
-    """Height and width, or length, that a network of `flexconv.models` was made for; None where it does not say."""
-    if not isinstance(model, Model):
-        return None
-    made_for = model.config.get("image_size") or model.config.get("length")
-    if made_for is None:
-        return None
-    sizes = [float(size) for size in per_axis("image_size", made_for, model.dims, minimum=1)]
-    for scales, _ in model.resampled:
-        sizes = [size * scale for size, scale in zip(sizes, scales, strict=True)]
-    return tuple(round(size) for size in sizes)
 
 
 def _own_shape(model: nn.Module) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from .._version import __version__
 from ..errors import MissingPackageError
 from ._compare import Runner
 from ._example import Tensors
@@ -34,8 +35,6 @@ def save_onnx(
     program: ExportedProgram, outputs: Sequence[str], names: Mapping[str, str], notes: Mapping[str, str]
 ) -> bytes:
     """The content of an .onnx file, with names for outputs and free axes, and notes among its metadata."""
-    from .. import __version__
-
     try:
         with quiet():
             exported = torch.onnx.export(

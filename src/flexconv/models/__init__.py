@@ -1,6 +1,7 @@
 """The paper's networks, by class and by name, and how to save and load them."""
 
 from ._base import Model as Model
+from ._base import trained_size as trained_size
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
 from ._inputs import Inputs as Inputs
@@ -32,4 +33,5 @@ __all__ = [
     "list_pretrained",
     "push_to_hub",
     "save_pretrained",
+    "trained_size",
 ]

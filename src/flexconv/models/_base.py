@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from .._arguments import positive_int
+from .._arguments import per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ._inputs import Inputs
 
@@ -51,6 +51,19 @@ class Model(nn.Module):
                 f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
+
+
+def trained_size(model: nn.Module) -> tuple[int, ...] | None:
+    """The (height, width) or (length,) that a network of `flexconv.models` was made for; None if it is not known."""
+    if not isinstance(model, Model):
+        return None
+    made_for = model.config.get("image_size") or model.config.get("length")
+    if made_for is None:
+        return None
+    sizes = [float(size) for size in per_axis("image_size", made_for, model.dims, minimum=1)]
+    for scales, _ in model.resampled:
+        sizes = [size * scale for size, scale in zip(sizes, scales, strict=True)]
+    return tuple(round(size) for size in sizes)
 
 
 def check_widths(widths: Sequence[int]) -> list[int]:

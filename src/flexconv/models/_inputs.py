@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..audio import N_MFCC, channelwise_mfcc
 from ..errors import ArgumentError
 
 
@@ -37,8 +38,6 @@ class Inputs:
 
         Where scale is 1 / 255 that is up to 255 (pixels), where it is 1 / 2¹⁵ up to 32,768 (sound), also as floats.
         """
-        from ..data import N_MFCC, channelwise_mfcc  # data sets need not be loaded to make a network
-
         channels = len(self.mean) if self.mfcc_rate is None else len(self.mean) // N_MFCC
         if raw.ndim != len(self.size) + 2 or raw.shape[1] != channels:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]

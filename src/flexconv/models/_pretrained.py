@@ -22,6 +22,7 @@ import torch
 
 from .._arguments import unknown_name
 from .._files import write_atomically
+from .._version import __version__
 from ..errors import ArgumentError, ArgumentTypeError, MissingFileError
 from ..nn import FlexConvNd
 from ..resolution import at_resolution
@@ -54,8 +55,6 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
 
     A network already there is replaced, at once and only when the new one is complete.
     """
-    from .. import __version__
-
     if type(model) not in ARCHITECTURES.values():
         raise ArgumentTypeError(
             f"save_pretrained saves the networks of flexconv.models ({', '.join(ARCHITECTURES)}); "

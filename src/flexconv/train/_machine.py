@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .._version import __version__
 
 
 def machine(device: torch.device, *, processes: int = 1) -> dict[str, Any]:

@@ -56,14 +56,21 @@ def build_recipe(tree: Mapping[str, Any]) -> AnyRecipe:
 
 
 def plain(recipe: AnyRecipe) -> dict[str, Any]:
-    """The recipe as nested dictionaries of plain values, every default written out."""
+    """The recipe as nested dictionaries of numbers, text and lists, with every default written out."""
     kind = next(name for name, cls in KINDS.items() if type(recipe) is cls)
-    tree = dataclasses.asdict(recipe)
+    tree = _lists(dataclasses.asdict(recipe))
     if "model" in tree:
         model = tree["model"]
         trained = {"pretrained": True} if model["pretrained"] else {}
         tree["model"] = {"name": model["name"], **trained, **model["options"]}
     return {"kind": kind, **tree}
+
+
+def _lists(value: Any) -> Any:
+    """`value` with lists in place of tuples, which YAML does not have."""
+    if isinstance(value, Mapping):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 def list_recipes() -> dict[str, str]:

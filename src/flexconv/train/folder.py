@@ -50,7 +50,7 @@ class RunFolder:
 
     def write_recipe(self, recipe: AnyRecipe) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        text = import_yaml().safe_dump(_lists(plain(recipe)), sort_keys=False, allow_unicode=True)
+        text = import_yaml().safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
         write_atomically(self._recipe, text.encode())
 
     def read_recipe(self) -> AnyRecipe:
@@ -132,10 +132,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             if isinstance(record, dict):
                 records.append(record)
     return records
-
-
-def _lists(value: Any) -> Any:
-    """Tuples as lists, which is what YAML has."""
-    if isinstance(value, Mapping):
-        return {key: _lists(inner) for key, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

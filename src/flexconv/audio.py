@@ -1,4 +1,4 @@
-"""Mel-frequency cepstral coefficients.
+"""Mel-frequency cepstral coefficients (MFCCs) of sound.
 
 P[f, t] = |Σ_n w[n] x[t·hop + n] e^{−2πi f n / n_fft}|²       Hann window, frames centred, ends reflected
 M[m, t] = Σ_f triangle_m(f) P[f, t]                           triangles equally spaced in mel = 2595 log₁₀(1 + f/700)
@@ -12,7 +12,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["N_MFCC", "channelwise_mfcc", "hop_length", "mfcc"]
 
 LOG_OFFSET = 1e-6
 FRAMES_PER_SECOND = 160
@@ -22,10 +24,10 @@ N_MFCC = 20
 def mfcc(
     waves: torch.Tensor, *, rate: int = 16_000, n_mfcc: int = N_MFCC, n_fft: int | None = None, n_mels: int = 64
 ) -> torch.Tensor:
-    """Waves [B, length], on [−1, 1] → coefficients [B, n_mfcc, 1 + length // hop], hop = n_fft / 2.
+    """Compute the coefficients [B, n_mfcc, 1 + length // hop] of waves [B, length] on [−1, 1], where hop = n_fft / 2.
 
-    The defaults are the paper's: a second at 16 kHz becomes 20 channels of 161 frames. So it does at other rates:
-    n_fft, the samples of a window, is 2 · round(rate / 160) unless given.
+    The defaults are those of the paper: one second at 16 kHz becomes 20 channels of 161 frames. The default of
+    n_fft, the number of samples in a window, is 2 · round(rate / 160): one second has 161 frames at other rates too.
     """
     if not isinstance(waves, torch.Tensor):
         raise ArgumentTypeError(f"waves must be a tensor; got a {type(waves).__name__}")
@@ -45,19 +47,22 @@ def mfcc(
 
 
 def channelwise_mfcc(waves: torch.Tensor, *, rate: int) -> torch.Tensor:
-    """Waves [B, C, length] → coefficients [B, 20 C, frames], those of a channel one after the other."""
+    """Compute the coefficients [B, 20 C, frames] of waves [B, C, length], one channel after the other."""
     return mfcc(waves.flatten(0, 1), rate=rate).unflatten(0, waves.shape[:2]).flatten(1, 2)
 
 
 def hop_length(rate: int) -> int:
-    """Samples between frames: 100 at 16 kHz, as in the paper."""
+    """Number of samples between two frames: 100 at 16 kHz, as in the paper."""
     if rate < FRAMES_PER_SECOND:
         raise ArgumentError(f"rate must be at least {FRAMES_PER_SECOND} Hz; got {rate}")
     return round(rate / FRAMES_PER_SECOND)
 
 
 def mel_triangles(n_fft: int, n_mels: int, rate: int) -> torch.Tensor:
-    """Weight of each frequency bin in each mel band: float64 [n_fft // 2 + 1, n_mels], peaks 1, from 0 to rate / 2."""
+    """Weights of the frequency bins in each mel band, float64 [n_fft // 2 + 1, n_mels], with peaks of 1.
+
+    The bands cover 0 to rate / 2.
+    """
     frequencies = torch.linspace(0, rate // 2, n_fft // 2 + 1, dtype=torch.float64)
     top = 2595 * math.log10(1 + (rate // 2) / 700)
     corners = 700 * (10 ** (torch.linspace(0, top, n_mels + 2, dtype=torch.float64) / 2595) - 1)
@@ -68,7 +73,7 @@ def mel_triangles(n_fft: int, n_mels: int, rate: int) -> torch.Tensor:
 
 
 def cosines(n_mels: int, n_mfcc: int) -> torch.Tensor:
-    """Orthonormal DCT-II as a matrix: float64 [n_mels, n_mfcc]."""
+    """The orthonormal DCT-II as a float64 matrix [n_mels, n_mfcc]."""
     m, k = torch.arange(n_mels, dtype=torch.float64), torch.arange(n_mfcc, dtype=torch.float64)
     basis = torch.cos(math.pi / n_mels * (m[:, None] + 0.5) * k) * math.sqrt(2 / n_mels)
     basis[:, 0] /= math.sqrt(2)
