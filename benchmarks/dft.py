@@ -1,11 +1,12 @@
-"""The transform as a matrix product against cuDNN and cuFFT: forward + backward of one convolution, as Markdown.
+"""Compare the DFT as a matrix product with cuDNN and cuFFT: forward and backward of one convolution, as Markdown.
 
     python -m benchmarks.dft [cpu|cuda] [--smoke] [--json FILE]
 
-`graph` is milliseconds inside a replayed CUDA graph, `eager` without one; `floor` the time the same operations would
-take at the card's ceilings (measured first), each at the slower of its two; `share` is floor / graph. Errors are
-relative, ‖·‖, against float64, of output, input gradient and kernel gradient; those of half precision contain the
-rounding of the inputs. About two minutes on an H200; `--smoke` runs tiny shapes anywhere.
+`graph` is the time in milliseconds inside a replayed CUDA graph, `eager` the time without one. `floor` is the least
+time that the same operations can take, by the arithmetic throughput and memory bandwidth of the GPU, which are measured
+first. `share` is floor / graph. The errors of output, input gradient and kernel gradient are relative to float64 in the
+Euclidean norm; in half precision they include the rounding of the inputs. This takes about two minutes on an H200.
+`--smoke` runs tiny shapes on any machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Case(NamedTuple):
-    """A convolution with as many inputs as outputs: centred for images, causal for sequences."""
+    """A convolution with equally many input and output channels: centred for images, causal for sequences."""
 
     batch: int
     channels: int
@@ -43,11 +44,11 @@ class Case(NamedTuple):
     @property
     def geometry(self) -> Geometry:
         ones = (1,) * len(self.size)
-        kind = "causal" if len(self.size) == 1 else "same"
-        return Geometry(ones, resolve_padding(kind, (self.taps,) * len(self.size), ones), ones, 1)
+        padding = "causal" if len(self.size) == 1 else "same"
+        return Geometry(ones, resolve_padding(padding, (self.taps,) * len(self.size), ones), ones, 1)
 
     def tensors(self, device: torch.device) -> Tensors:
-        """Input, kernel and cotangent of about unit size."""
+        """Return input, kernel and cotangent with outputs of about unit variance."""
         many, taps = self.channels, (self.taps,) * len(self.size)
         x = torch.randn(self.batch, many, *self.size, device=device)
         weight = torch.randn(many, many, *taps, device=device)
@@ -60,7 +61,7 @@ SMOKE = [Case(2, 3, (6, 6), 5), Case(2, 3, (40,), 40)]
 
 
 class Method(NamedTuple):
-    """A way to compute it."""
+    """A way to compute the convolution."""
 
     name: str
     call: Callable[[torch.Tensor, torch.Tensor, Geometry], torch.Tensor]
@@ -69,7 +70,7 @@ class Method(NamedTuple):
 
 
 def methods(case: Case) -> Iterator[Method]:
-    """What to compare: cuDNN where it is not hopeless, the FFT, the matrix products by dtype and kind."""
+    """Yield what to compare: cuDNN unless it is far too slow, the FFT, and the DFT by dtype and kind of transform."""
     images = len(case.size) == 2
     if images and (case.taps < 33 or case.batch < 512 or case.channels == 48):
         yield Method("cuDNN bf16", _direct, "bf16", channels_last=True)
@@ -89,7 +90,7 @@ def _dft(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, *, kind: str
 
 
 def run_case(case: Case, device: torch.device, ceilings: Ceilings) -> list[dict[str, Any]]:
-    """One row per method."""
+    """Measure one row per method."""
     tensors = case.tensors(device)
     truth = _step(lambda x, w, g: fft_conv(x, w, None, g), case.geometry, tuple(each.double() for each in tensors))
     rows = []
@@ -111,7 +112,7 @@ def run_case(case: Case, device: torch.device, ceilings: Ceilings) -> list[dict[
 
 
 def _step(call: Callable[..., torch.Tensor], geometry: Geometry, tensors: Tensors) -> Tensors:
-    """Output and both gradients."""
+    """Return the output and both gradients."""
     x, weight, cotangent = tensors
     x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
     y = call(x, weight, geometry)
@@ -123,7 +124,7 @@ def _error(result: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def show(case: Case, rows: list[dict[str, Any]]) -> None:
-    """One case, one line a method."""
+    """Print one line per method."""
     size = "×".join(map(str, case.size))
     for row in rows:
         head = f"| {case.batch} | {case.channels} | {size} | {case.taps} | {row['method']} |"
@@ -137,10 +138,10 @@ def show(case: Case, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Speed and errors of the DFT as a matrix product.")
+    parser = argparse.ArgumentParser(description="Measure speed and errors of the DFT as a matrix product.")
     parser.add_argument("device", nargs="?", default="cuda", choices=("cpu", "cuda"))
-    parser.add_argument("--smoke", action="store_true", help="tiny shapes, to see that everything runs")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--smoke", action="store_true", help="run tiny shapes, to test that everything works")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Hooks of modules: code that goes around a module must not go around its user."""
+"""Hooks of modules. Code that bypasses a module's `__call__` must check for them first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOK_ATTRIBUTES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def hooks_of(module: nn.Module) -> list[Any]:
-    """Everything that is to be called when a module is, or when its gradients are computed."""
-    return [hook for kind in KINDS for hook in getattr(module, kind).values()]
+    """Return all forward and backward hooks of a module."""
+    return [hook for name in HOOK_ATTRIBUTES for hook in getattr(module, name).values()]

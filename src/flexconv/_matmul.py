@@ -1,4 +1,4 @@
-"""Matrix products at full float32 precision, whatever speed setting the rest of a program chose."""
+"""Matrix products with full float32 precision, also where torch is allowed to use TF32."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import functools
 
 import torch
 
-FEW_TERMS = 3  # a product with so few is fused with what follows by compilers, and never stored
+FEW_TERMS = 3  # compilers fuse a sum of so few products with the operations around it
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A @ b, exact to float32 even where a GPU was allowed to round matrix products to TF32 (10-bit mantissas)."""
+    """Return a @ b with float32 precision, even if torch may use TF32 (10-bit mantissas) on GPUs."""
     if torch.compiler.is_compiling() and a.shape[-1] <= FEW_TERMS:
         terms = [a[..., k, None] * b[..., k, None, :] for k in range(a.shape[-1])]
         return functools.reduce(torch.add, terms)
@@ -23,15 +23,15 @@ def _tf32_allowed() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-# What torch.compiler.assume_constant_result does, without importing the compiler (3 s) with this package. Compiled code
-# is guarded on the setting.
+# This is what torch.compiler.assume_constant_result does, without importing the compiler, which takes 3 seconds. Dynamo
+# adds a guard on the setting itself.
 _tf32_allowed._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class _SplitMatmul(torch.autograd.Function):
-    """a @ b as three TF32 products: each factor is a TF32 number plus a remainder 2⁻¹¹ as large.
+    """a @ b as three TF32 products: each factor is the sum of a TF32 number and a remainder, 2⁻¹¹ as large.
 
-    What is left out is remainder × remainder, 2⁻²² of the result. No global setting is touched.
+    The product of the two remainders, 2⁻²² of the result, is omitted. No global setting is changed.
     """
 
     @staticmethod
@@ -58,5 +58,5 @@ class _SplitMatmul(torch.autograd.Function):
 
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    high = (x.view(torch.int32) & -8192).view(torch.float32)  # the 10 leading bits of the mantissa
+    high = (x.view(torch.int32) & -8192).view(torch.float32)  # keeps the 10 leading bits of the mantissa
     return high, x - high

@@ -46,15 +46,15 @@ def test_complex_product_kernel_equals_plain_version(shape, conjugate, dtype):
 # Triton's interpreter does not support bfloat16
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16] if DEVICE == "cuda" else [torch.float16])
 @pytest.mark.parametrize("shape", ROW_SHAPES + (LARGE_ROW_SHAPES if DEVICE == "cuda" else []), ids=str)
-@pytest.mark.parametrize("pieces", [False, True])
-def test_row_product_kernel_equals_plain_version(pieces, shape, dtype):
-    triton_form = pytest.importorskip("flexconv._fast.row_product_triton")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_row_product_kernel_equals_plain_version(streamed, shape, dtype):
+    kernels = pytest.importorskip("flexconv._fast.row_product_triton")
     rows, terms, width, length, wanted = shape
     x = torch.randn(300 if DEVICE == "cuda" else 3, length, device=DEVICE).to(dtype)
     stored = torch.randn(terms, rows, device=DEVICE).to(dtype)
     for matrix in (stored.t().contiguous(), stored.t()):
         y = x.new_full((len(x), wanted), torch.nan)
-        triton_form.launch(matrix, x, y, width, cut=triton_form.IN_PIECES if pieces else None)
+        kernels.launch(matrix, x, y, width, config=kernels.STREAMED if streamed else None)
         assert relative_error(y, row_truth(matrix, x, width, wanted)) < 4e-3
 
 

@@ -16,7 +16,7 @@ from torch.export import Dim, export
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
-from flexconv._context import KNOWS_EXPORT
+from flexconv._context import IS_EXPORTING_IS_RELIABLE
 from flexconv.nn import GENERATORS, MAGNet
 from tests.conftest import relative_error
 
@@ -413,7 +413,7 @@ def test_export_of_fixed_shapes(dims, generator):
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_of_any_batch_and_length(padding, given, strict):
-    if strict and not KNOWS_EXPORT:
+    if strict and not IS_EXPORTING_IS_RELIABLE:
         pytest.skip("before torch 2.13 a strict export cannot be told from a compilation")
     layer = make(kernel_size=33, padding=padding, sigma=0.1).eval()
     if given:

@@ -1,4 +1,4 @@
-"""The GPU form of `_complex_product.py`: one program for a tile of c at one frequency."""
+"""The Triton kernel of `ops._complex_product`: one program computes one tile of c at one frequency."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -9,31 +9,32 @@ import torch
 import triton
 import triton.language as tl
 
-LARGEST_TILE = 64
+MAX_TILE = 64
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, conjugate: bool) -> None:
-    """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or a · b*."""
+    """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or with a · conj(b)."""
     _, frequencies, groups, rows, columns = c.shape
     sizes = rows, columns, min(a.shape[-1], b.shape[-2]), b.shape[-1]
-    tiles = [min(LARGEST_TILE, max(16, triton.next_power_of_2(size))) for size in sizes[:3]]
+    tiles = [min(MAX_TILE, max(16, triton.next_power_of_2(size))) for size in sizes[:3]]
     grid = frequencies * groups, triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[1])
-    outer = [stride for each in (a, b, c) for stride in each.stride()[:3]]
-    unit = math.gcd(8, *outer)
-    inner = [stride for each in (a, b, c) for stride in each.stride()[3:]]
-    warps = 4 if tiles[0] * tiles[1] >= LARGEST_TILE**2 else 2
+    outer_strides = [stride for each in (a, b, c) for stride in each.stride()[:3]]
+    unit = math.gcd(8, *outer_strides)
+    inner_strides = [stride for each in (a, b, c) for stride in each.stride()[3:]]
+    warps = 4 if tiles[0] * tiles[1] >= MAX_TILE**2 else 2
     with torch.cuda.device_of(a):
         _complex_product[grid](  # pyright: ignore[reportIndexIssue]
-            a, b, c, groups, *(stride // unit for stride in outer), unit, *inner, *sizes, *tiles, conjugate,
-            num_warps=warps,
+            a, b, c, groups, *(stride // unit for stride in outer_strides), unit, *inner_strides, *sizes, *tiles,
+            conjugate, num_warps=warps,
         )  # fmt: skip
 
 
 @triton.jit
 def _complex_product(
     a, b, c, groups,
-    a_part, a_frequency, a_group, b_part, b_frequency, b_group, c_part, c_frequency, c_group,  # in units
-    UNIT: tl.constexpr,  # what is constant tells the compiler how many numbers it may load at once
+    # strides in multiples of UNIT
+    a_part, a_frequency, a_group, b_part, b_frequency, b_group, c_part, c_frequency, c_group,
+    UNIT: tl.constexpr,  # a constant, so that the compiler knows the alignment and can vectorise loads
     A_ROW: tl.constexpr, A_TERM: tl.constexpr,
     B_TERM: tl.constexpr, B_COLUMN: tl.constexpr,
     C_ROW: tl.constexpr, C_COLUMN: tl.constexpr,
@@ -52,21 +53,21 @@ def _complex_product(
     imaginary = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     for start in range(0, TERMS, TILE_TERMS):
         term = start + tl.arange(0, TILE_TERMS)
-        from_a = row * A_ROW + term[None, :] * A_TERM
-        from_b = term[:, None] * B_TERM + column * B_COLUMN
-        wanted_a = (row < ROWS) & (term[None, :] < TERMS)
-        wanted_b = (term[:, None] < TERMS) & (column < COLUMNS_OF_B)
-        a_real = tl.load(a + from_a, wanted_a, 0.0)
-        a_imaginary = tl.load(a + a_part * UNIT + from_a, wanted_a, 0.0)
-        b_real = tl.load(b + from_b, wanted_b, 0.0)
-        b_imaginary = tl.load(b + b_part * UNIT + from_b, wanted_b, 0.0)
+        a_offset = row * A_ROW + term[None, :] * A_TERM
+        b_offset = term[:, None] * B_TERM + column * B_COLUMN
+        a_mask = (row < ROWS) & (term[None, :] < TERMS)
+        b_mask = (term[:, None] < TERMS) & (column < COLUMNS_OF_B)
+        a_real = tl.load(a + a_offset, a_mask, 0.0)
+        a_imaginary = tl.load(a + a_part * UNIT + a_offset, a_mask, 0.0)
+        b_real = tl.load(b + b_offset, b_mask, 0.0)
+        b_imaginary = tl.load(b + b_part * UNIT + b_offset, b_mask, 0.0)
         if CONJUGATE:
             b_imaginary = -b_imaginary
         real = tl.dot(a_real, b_real, real)
         real = tl.dot(-a_imaginary, b_imaginary, real)
         imaginary = tl.dot(a_imaginary, b_real, imaginary)
         imaginary = tl.dot(a_real, b_imaginary, imaginary)
-    to_c = row * C_ROW + column * C_COLUMN
-    wanted = (row < ROWS) & (column < COLUMNS)
-    tl.store(c + to_c, real.to(c.dtype.element_ty), wanted)
-    tl.store(c + c_part * UNIT + to_c, imaginary.to(c.dtype.element_ty), wanted)
+    c_offset = row * C_ROW + column * C_COLUMN
+    c_mask = (row < ROWS) & (column < COLUMNS)
+    tl.store(c + c_offset, real.to(c.dtype.element_ty), c_mask)
+    tl.store(c + c_part * UNIT + c_offset, imaginary.to(c.dtype.element_ty), c_mask)
