@@ -7,8 +7,10 @@ blocks are loaded as recipes, and text blocks must not contain code. No block ca
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -212,3 +214,30 @@ def test_readme_table_cells_are_short():
     cells = [cell.strip() for row in rows for cell in row.split("|")]
     assert cells
     assert [cell for cell in cells if len(cell) > LONGEST_CELL] == []
+
+
+def readme_results():
+    """Yield (our result, number of seeds, run folder) of every row of the README that links to a run."""
+    row = re.compile(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \| (\d+) \| \[[^]]+\]\((results/runs/[^)]+)\) \|$", re.MULTILINE)
+    for ours, seeds, folder in row.findall(prose("README.md")):
+        yield ours, int(seeds), ROOT / folder
+
+
+def accuracy(folder):
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    return 100 * results.get("source", results)["test_accuracy"]
+
+
+def test_readme_results_are_those_of_the_logs():
+    rows = list(readme_results())
+    assert len(rows) >= 4
+    for ours, seeds, folder in rows:
+        family, seed, _ = folder.name.partition("-seed")
+        folders = sorted(folder.parent.glob(f"{family}-seed[0-9]")) if seed else [folder]
+        values = [accuracy(each) for each in folders]
+        assert len(values) == seeds, folder.name
+        found = re.match(r"(\d+\.(\d+))(?: ± (\d+\.\d+))? %", ours)
+        assert found, ours
+        digits = len(found[2])
+        assert found[1] == f"{statistics.mean(values):.{digits}f}", folder.name
+        assert seeds == 1 or found[3] == f"{statistics.stdev(values):.{digits}f}", folder.name
