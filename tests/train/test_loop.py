@@ -210,7 +210,7 @@ def test_the_loss_adds_up_what_a_run_reports(smoothing, compiled):
     torch.manual_seed(0)
     logits, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 1, 2, 3, 0, 1])
     sums = torch.tensor([1.5, 2.0, -1.0], dtype=torch.float64)
-    function = loop._loss.function
+    function = loop._loss.__wrapped__
     if compiled:
         function = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
     penalty = torch.tensor(0.25, requires_grad=True)
