@@ -1,4 +1,4 @@
-"""How fast things are on this machine: convolutions, layers, training steps. The command is `flexconv bench`."""
+"""Benchmarks of convolutions, layers and training steps on this machine. The command is `flexconv bench`."""
 
 from ._ceilings import Ceilings as Ceilings
 from ._ceilings import measure_ceilings as measure_ceilings

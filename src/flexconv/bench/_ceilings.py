@@ -1,4 +1,4 @@
-"""What a machine can do at most, and how long some work would take at that."""
+"""The peak throughput of a machine, and the shortest time that some work could take (the roofline model)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Ceilings(NamedTuple):
-    """With large operands: arithmetic operations per second of a matrix product, bytes per second of a copy."""
+    """Measured peak rates: floating-point operations per second of matrix products, bytes per second of copies."""
 
     products: dict[str, float]  # by precision
     copy: float
 
     def floor(self, work: Callable[[], object], precision: str) -> float:
-        """Milliseconds that `work` would take if each of its operations ran at the slower of its two ceilings."""
+        """The shortest possible time for `work`, in milliseconds.
+
+        The time of each operation is that of its arithmetic or that of its memory traffic at the peak rate, whichever
+        is longer.
+        """
         with _Floor(self.products[precision], self.copy) as floor:
             work()
         return floor.milliseconds
 
 
 def measure_ceilings(device: torch.device, *, small: bool = False) -> Ceilings:
-    """A product of two matrices in each precision, and a copy; `small` for a quick look."""
+    """Measure a product of two large matrices in each precision, and a copy. `small` uses small tensors, for tests."""
     n = 128 if small else 8192 if device.type == "cuda" else 1024
     seconds = 0.01 if small else 0.4
     found = {}
@@ -44,7 +48,7 @@ def measure_ceilings(device: torch.device, *, small: bool = False) -> Ceilings:
 
 
 class _Floor(TorchDispatchMode):
-    """Adds up, over all operations that are no views, the larger of arithmetic / ceiling and bytes / ceiling."""
+    """Adds up the shortest possible time of every operation. Views take no time."""
 
     def __init__(self, products_per_second: float, bytes_per_second: float) -> None:
         super().__init__()
@@ -64,7 +68,7 @@ class _Floor(TorchDispatchMode):
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Of what is there: an expanded matrix is read once."""
+    """The size in memory. Axes of stride 0, which are expanded, count once."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else 1

@@ -1,4 +1,4 @@
-"""One FlexConv, kernel and all, beside a plain convolution of the same size."""
+"""The time of a FlexConv layer, including its kernel, compared with a plain convolution of the same size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..nn import FlexConv1d, FlexConv2d, GaussianMask
 from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 
-PATIENCE_TAPS = {"cpu": 17 * 17, "cuda": 64 * 64}  # plain convolutions of more taps take seconds
+MAX_PLAIN_TAPS = {"cpu": 17 * 17, "cuda": 64 * 64}  # plain convolutions with more taps take seconds
 
 
 class Case(NamedTuple):
-    """A layer with as many channels out as in, its masks as they start or open to the whole grid."""
+    """A layer with as many output as input channels. Its mask has its initial size, or covers the whole grid."""
 
     batch: int
     channels: int
@@ -36,10 +36,11 @@ SHAPES = {
 
 
 def bench_layers(device: torch.device, ceilings: Ceilings, *, small: bool = False) -> Iterator[dict[str, Any]]:
-    """A row per case and precision: forward + backward of a FlexConv, and of `torch.nn.ConvNd` at its current size.
+    """Time forward and backward of a FlexConv layer, and of a `torch.nn` convolution with the same number of taps.
 
-    Inputs are in that precision. On a GPU as a training step runs them: as replayed graphs, a FlexConv with compiled
-    regions; `eager_ms` is a FlexConv by itself.
+    Yields one row per case and precision. Inputs have that precision. On a GPU, the layers run as in a training step:
+    as a replayed CUDA graph, with the compiled functions and kernel sampling of the fast engines. `eager_ms` is the
+    time of the FlexConv layer in eager mode.
     """
     shapes = SHAPES["small" if small else "cuda" if device.type == "cuda" else "cpu"]
     for batch, channels, size in shapes:
@@ -53,8 +54,8 @@ def _row(case: Case, device: torch.device, ceilings: Ceilings, precision: str, s
     x = torch.randn(case.batch, case.channels, *case.size, device=device, dtype=DTYPES[precision], requires_grad=True)
     autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
     alone = partial(_pass, flex, x, autocast)
-    calls: dict[str, Callable[[], object]] = {"flexconv": alone if device.type == "cpu" else _with_regions(flex, alone)}
-    if math.prod(flex.extent) <= PATIENCE_TAPS[device.type]:
+    calls: dict[str, Callable[[], object]] = {"flexconv": alone if device.type == "cpu" else _as_in_step(flex, alone)}
+    if math.prod(flex.extent) <= MAX_PLAIN_TAPS[device.type]:
         calls["torch"] = partial(_pass, _plain(case, flex.extent).to(device), x, autocast)
     times = measure(all_in_training(calls, device), device, seconds=seconds)
     eager = times["flexconv"] if device.type == "cpu" else measure({"": alone}, device, seconds=seconds)[""]
@@ -70,8 +71,8 @@ def _row(case: Case, device: torch.device, ceilings: Ceilings, precision: str, s
     }
 
 
-def _with_regions(layer: nn.Module, call: Callable[[], object]) -> Callable[[], object]:
-    """A call of a layer as `engine: compiled` and `engine: graph` make it."""
+def _as_in_step(layer: nn.Module, call: Callable[[], object]) -> Callable[[], object]:
+    """Run `call` as the fast engines run a training step. Without `flexconv._fast`, run it unchanged."""
     make_step = fast_version("bench.step")
     step = nullcontext if make_step is None else make_step(layer)
 

@@ -1,4 +1,4 @@
-"""One convolution by every algorithm."""
+"""The time of one convolution by every algorithm."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .. import ops
 from ._ceilings import DTYPES, Ceilings
 from ._timing import all_in_training, measure, peak_memory
 
-PATIENCE = {"cpu": 700.0, "cuda": 200.0}  # ms: where an algorithm takes longer, larger kernels are not tried with it
+MAX_MS = {"cpu": 700.0, "cuda": 200.0}  # if an algorithm takes longer, it is not measured with larger kernels
 ALGORITHMS = ("direct", "fft", "dft", "auto")
 
 
 class Case(NamedTuple):
-    """As many channels out as in: centred for images and volumes, causal for sequences."""
+    """A convolution with as many output as input channels: causal in 1D, centred in 2D and 3D."""
 
     batch: int
     channels: int
@@ -26,7 +26,7 @@ class Case(NamedTuple):
     taps: int
 
     def tensors(self, device: torch.device, dtype: torch.dtype, *, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """An input and a kernel, of about unit size."""
+        """An input and a kernel, scaled so that the output has about unit variance."""
         taps = (self.taps,) * len(self.size)
         x = torch.randn(self.batch, self.channels, *self.size, device=device)
         weight = torch.randn(self.channels, self.channels, *taps, device=device)
@@ -38,7 +38,7 @@ def _cases(batch: int, channels: int, size: tuple[int, ...], taps: Iterable[int]
     return [Case(batch, channels, size, each) for each in taps]
 
 
-#: groups of cases that differ in their taps only, ascending
+#: lists of cases that differ only in their number of taps, in ascending order
 CPU_CASES = [
     _cases(8, 30, (784,), (49, 98, 196, 392, 784)),
     _cases(8, 30, (1024,), (64, 128, 256, 512, 1024)),
@@ -59,9 +59,10 @@ SMALL_CASES = [_cases(2, 3, (24,), (3, 24)), _cases(2, 3, (8, 8), (3, 9))]
 
 
 def bench_ops(device: torch.device, ceilings: Ceilings, *, small: bool = False) -> Iterator[dict[str, Any]]:
-    """A row per case, precision and pass: milliseconds of every algorithm, and how good the choice of "auto" is.
+    """Time every algorithm, and compare the choice of "auto" with the fastest one.
 
-    On a GPU as replayed graphs, which is how a training step runs them; `eager_ms` is "auto" without one.
+    Yields one row per case, precision and pass (forward, or forward and backward). On a GPU, the convolutions run as in
+    a training step, as replayed CUDA graphs. `eager_ms` is the time of "auto" without a graph.
     """
     groups = SMALL_CASES if small else GPU_CASES if device.type == "cuda" else CPU_CASES
     for cases in groups:
@@ -71,7 +72,7 @@ def bench_ops(device: torch.device, ceilings: Ceilings, *, small: bool = False) 
                 for case in cases:
                     seconds = 0.01 if small else 0.05 if device.type == "cuda" else 0.4
                     row = _row(case, device, ceilings, precision, seconds, training=training, leave_out=slow)
-                    slow |= {name for name in ("torch", "direct") if row["ms"].get(name, 0.0) > PATIENCE[device.type]}
+                    slow |= {name for name in ("torch", "direct") if row["ms"].get(name, 0.0) > MAX_MS[device.type]}
                     yield row
 
 
@@ -106,23 +107,23 @@ def _row(
 
 
 def _calls(case: Case) -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
-    """Ways to compute it; "torch" is the library's own convolution, what a user without this package would call."""
+    """The functions to time, by name. "torch" is the convolution of PyTorch."""
     dims = len(case.size)
     conv, padding = getattr(ops, f"conv{dims}d"), "causal" if dims == 1 else "same"
-    ways: dict[str, Callable[..., torch.Tensor]] = {
+    calls: dict[str, Callable[..., torch.Tensor]] = {
         name: partial(conv, padding=padding, algorithm=name) for name in ALGORITHMS
     }
-    return {"torch": _library, **ways}
+    return {"torch": _torch_conv, **calls}
 
 
-def _library(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Torch's convolution: causal in 1D, centred otherwise."""
+def _torch_conv(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The convolution of PyTorch, causal in 1D and centred in 2D and 3D."""
     if x.ndim == 3:
         return F.conv1d(F.pad(x, (weight.shape[-1] - 1, 0)), weight)
     return (F.conv2d if x.ndim == 4 else F.conv3d)(x, weight, padding=weight.shape[-1] // 2)
 
 
 def _pass(call: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, torch.Tensor]) -> object:
-    """Forward, and backward where gradients are wanted."""
+    """Run forward, and backward if the tensors require gradients."""
     y = call(*tensors)
     return torch.autograd.grad(y, tensors, torch.ones_like(y)) if y.requires_grad else y

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown for people and JSON for programs."""
+"""Reports of benchmarks, as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class Report(NamedTuple):
-    """Tables of rows by name: "ops", "layers", "steps"."""
+    """The measurements of one run of `flexconv bench`. The tables are "ops", "layers" and "steps"."""
 
     machine: str
     command: str
@@ -32,7 +32,7 @@ class Report(NamedTuple):
         lines = [
             f"{self.machine}; `{self.command}`",
             "",
-            f"Ceilings, measured in the same run: matrix products {products} T/s; copies {copies}.",
+            f"Peak rates, measured in the same run: matrix products {products} TFLOP/s; copies {copies}.",
         ]
         for name, rows in self.tables.items():
             title, columns = TABLES[name]
@@ -44,23 +44,23 @@ class Report(NamedTuple):
 
 
 def machine(device: torch.device) -> str:
-    """What the numbers were measured on."""
+    """A description of the device and the versions of the software."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}, flexconv {__version__}"
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as .json or .md, by the ending of its name."""
+    """Write a report as JSON or Markdown, depending on the suffix of the path."""
     check_name(path)
     write_atomically(path, (report.json() if path.suffix == ".json" else report.markdown()).encode())
 
 
 def check_name(path: Path) -> None:
-    """Refuse a file that no report can be written to, before anything is measured."""
+    """Check that a report can be written to this path. Called before the measurements, which take long."""
     if path.suffix not in (".json", ".md"):
-        raise ArgumentError(f"a report is written as .json or .md; got {path.name!r}")
+        raise ArgumentError(f"the file name of a report must end in .json or .md; got {path.name!r}")
     if not path.parent.is_dir():
-        raise MissingFileError(f"there is no folder {path.parent} to write {path.name} to")
+        raise MissingFileError(f"cannot write the report {path.name}: the folder {path.parent} does not exist")
 
 
 def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Iterable[Row]) -> list[str]:
@@ -81,50 +81,50 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def _peak(value: Any) -> str:
+def _memory(value: Any) -> str:
     return "–" if value is None else f"{value:.0f}"
 
 
 TABLES: dict[str, tuple[str, list[tuple[str, Callable[[Row], str]]]]] = {
     "ops": (
-        "Convolutions, ms (`torch`: the library's own; `auto`: what is used)",
+        "Convolutions, ms (`torch`: PyTorch's convolution; `auto`: the default of flexconv)",
         [
             ("batch × channels × size", _shape),
             ("taps", lambda row: "×".join([str(row["case"]["taps"])] * len(row["case"]["size"]))),
             ("pass", lambda row: "forward + backward" if row["training"] else "forward"),
             ("precision", lambda row: row["precision"]),
             *[_ms(name) for name in ("torch", "direct", "fft", "dft", "auto")],
-            ("auto / best", lambda row: f"{row['auto_over_best']:.2f}"),
-            ("auto eager", lambda row: _number(row["eager_ms"])),
-            ("MiB", lambda row: _peak(row["peak_mib"].get("auto"))),
-            ("share of ceilings", lambda row: f"{row['share_of_ceilings']:.0%}"),
+            ("auto / fastest", lambda row: f"{row['auto_over_best']:.2f}"),
+            ("auto, eager", lambda row: _number(row["eager_ms"])),
+            ("memory, MiB", lambda row: _memory(row["peak_mib"].get("auto"))),
+            ("share of peak rate", lambda row: f"{row['share_of_ceilings']:.0%}"),
         ],
     ),
     "layers": (
-        "Layers with their kernels, forward + backward, ms",
+        "Layers including their kernels, forward + backward, ms",
         [
             ("batch × channels × size", _shape),
-            ("kernel", lambda row: "×".join(map(str, row["extent"]))),
+            ("kernel size", lambda row: "×".join(map(str, row["extent"]))),
             ("precision", lambda row: row["precision"]),
             ("FlexConv", lambda row: _number(row["ms"]["flexconv"])),
-            ("FlexConv eager", lambda row: _number(row["eager_ms"])),
+            ("FlexConv, eager", lambda row: _number(row["eager_ms"])),
             ("torch.nn.Conv", lambda row: _number(row["ms"].get("torch"))),
-            ("spread", lambda row: _number(row["spread"]["flexconv"])),
-            ("MiB", lambda row: _peak(row["peak_mib"])),
-            ("share of ceilings", lambda row: f"{row['share_of_ceilings']:.0%}"),
+            ("interquartile range", lambda row: _number(row["spread"]["flexconv"])),
+            ("memory, MiB", lambda row: _memory(row["peak_mib"])),
+            ("share of peak rate", lambda row: f"{row['share_of_ceilings']:.0%}"),
         ],
     ),
     "steps": (
         "Training steps, ms",
         [
-            ("case", lambda row: row["case"]),
-            ("masks", lambda row: "full" if row["full"] else "init"),
+            ("network", lambda row: row["case"]),
+            ("masks", lambda row: "whole grid" if row["full"] else "initial"),
             ("engine", lambda row: row["engine"]),
             ("precision", lambda row: row["precision"]),
             ("ms", lambda row: _number(row["ms"])),
-            ("spread", lambda row: _number(row["spread"])),
-            ("MiB", lambda row: _peak(row["peak_mib"])),
-            ("captures", lambda row: str(row["captures"])),
+            ("interquartile range", lambda row: _number(row["spread"])),
+            ("memory, MiB", lambda row: _memory(row["peak_mib"])),
+            ("graph captures", lambda row: str(row["captures"])),
             ("authors' code", lambda row: _number(row["authors"])),
         ],
     ),

@@ -1,4 +1,4 @@
-"""Whole training steps: forward, backward, optimiser, and the batch on its way."""
+"""The time of whole training steps: preparation of the batch, forward, backward, optimizer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..nn import GaussianMask, refresh_extents
 from ..train import build_model, make_fabric
 from ..train.display import Display
 
-_TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # masks as the authors' start
-#: name, model, shape of a sample, settings; and milliseconds of the authors' code, masks at init and full: on an H200,
-#: and on a CPU of two cores (at init on one of them)
+_TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # the initial masks of the authors' code
+#: Name, model, shape of a sample, settings, and the milliseconds of the authors' code with initial masks and with masks
+#: that cover the whole grid. These were measured on an H200, and on a CPU with two cores (initial masks: one core).
 CASES = [
     ("FlexNet-7, batch 64", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 64}, (105.7, 350.8)),
     (
@@ -35,14 +35,18 @@ CPU_CASES = [("FlexNet-7, batch 16", {"name": "flexnet7"}, (3, 32, 32), {"batch_
 SMALL_CASES = [("tiny", {"name": "flexnet3", "widths": [2]}, (1, 8, 8), {"batch_size": 2}, (None, None))]
 GPU_WAYS = [("eager", "fp32"), ("compiled", "bf16"), ("graph", "fp32"), ("graph", "bf16")]
 CPU_WAYS = [("eager", "fp32")]
-WINDOWS = 8  # the first is not counted
-STEPS = 30  # in a window
+EPOCHS = 8  # the first is not measured
+STEPS = 30  # per epoch
 
 
 def bench_steps(
     device: torch.device, *, small: bool = False, ways: Collection[tuple[str, str]] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A row per case, masks at init or open to the whole grid, and way: (engine, precision); by default all."""
+    """Time training steps with initial masks, and with masks that cover the whole grid.
+
+    Yields one row per case, masks, and way. A way is a pair (engine, precision). By default, all ways of the device are
+    measured.
+    """
     ways = ways or (GPU_WAYS if device.type == "cuda" else CPU_WAYS)
     cases = SMALL_CASES if small else CASES if device.type == "cuda" else CPU_CASES
     steps = 2 if small else STEPS if device.type == "cuda" else 5
@@ -55,7 +59,7 @@ def bench_steps(
 
 
 def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
-    """How the networks of `CASES` are trained."""
+    """The recipe with which the networks of `CASES` are trained."""
     tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
     recipe = train.build_recipe(tree | settings)
     assert isinstance(recipe, train.Recipe)
@@ -65,7 +69,7 @@ def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[st
 def _measure(
     recipe: train.Recipe, shape: tuple[int, ...], device: torch.device, *, full: bool, steps: int
 ) -> dict[str, Any]:
-    """Milliseconds per step, the median over windows of steps and how far apart the quarters lie."""
+    """The milliseconds per step (median and interquartile range over epochs), memory, loss and kernel sizes."""
     images = noise(shape, recipe.batch_size * steps)
     network = build_model(recipe, images)
     if full:
@@ -77,19 +81,20 @@ def _measure(
         trainer.forward_model.train()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        times = [_window(trainer, epoch, device) for epoch in range(WINDOWS)][1:]
-    quarters = statistics.quantiles(times, n=4)
+        times = [_epoch(trainer, epoch, device) for epoch in range(EPOCHS)][1:]
+    quartiles = statistics.quantiles(times, n=4)
     return {
-        "ms": quarters[1],
-        "spread": quarters[2] - quarters[0],
+        "ms": quartiles[1],
+        "spread": quartiles[2] - quartiles[0],
         "captures": getattr(trainer.engine, "captures", 0),
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None,
-        "loss": trainer._sums[0].item() / (WINDOWS * steps * recipe.batch_size),
+        "loss": trainer._sums[0].item() / (EPOCHS * steps * recipe.batch_size),
         "sizes": sorted({"×".join(map(str, size)) for size in refresh_extents(network).values()}),
     }
 
 
-def _window(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
+def _epoch(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
+    """Train for one epoch and return the milliseconds per step."""
     trainer.progress.batch = 0
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -102,14 +107,14 @@ def _window(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
 
 
 def open_masks(network: torch.nn.Module) -> None:
-    """Let every kernel fill its grid."""
+    """Widen all masks, so that every kernel covers its whole grid."""
     for module in network.modules():
         if isinstance(module, GaussianMask):
             torch.nn.init.constant_(module.sigma, 2.0)
 
 
 def noise(shape: tuple[int, ...], count: int) -> data.DataSplits:
-    """Images of noise with random labels."""
+    """A data set of random images with random labels."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 10, (count,), generator=generator)

@@ -1,4 +1,4 @@
-"""Milliseconds and memory of functions that are called in turn."""
+"""Measure the time and the memory of functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import torch
 
-STRETCH = 10.0  # ms: short functions are called so often in a row that a clock can see them
-MOST_CALLS = 50  # in a stretch
-MOST_ROUNDS = 15
+BLOCK_MS = 10.0  # short functions are called several times in a row, to take about this long
+MAX_CALLS = 50  # in a row
+MAX_ROUNDS = 15
 
 
 class Timing(NamedTuple):
-    """Milliseconds of one call: the median, and how far apart the quarters lie."""
+    """The time of one call in milliseconds: the median and the interquartile range."""
 
     ms: float
     spread: float
@@ -25,22 +25,25 @@ class Timing(NamedTuple):
 def measure(
     functions: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float
 ) -> dict[str, Timing]:
-    """Time functions in turn, so that drift hits all alike; about `seconds` each, and at least one call."""
-    warm = {name: min(_stretch(f, device, 1) for _ in range(2)) for name, f in functions.items()}
-    calls = {name: max(1, min(MOST_CALLS, int(STRETCH / max(ms, 1e-3)))) for name, ms in warm.items()}
+    """Time each function for about `seconds`, and at least once.
+
+    The functions take turns, so that changes in the speed of the machine affect all of them.
+    """
+    warm = {name: min(_time_calls(f, device, 1) for _ in range(2)) for name, f in functions.items()}
+    calls = {name: max(1, min(MAX_CALLS, int(BLOCK_MS / max(ms, 1e-3)))) for name, ms in warm.items()}
     rounds = {
-        name: max(1, min(MOST_ROUNDS, int(1e3 * seconds / max(ms * calls[name], 1e-3)))) for name, ms in warm.items()
+        name: max(1, min(MAX_ROUNDS, int(1e3 * seconds / max(ms * calls[name], 1e-3)))) for name, ms in warm.items()
     }
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(max(rounds.values(), default=0)):
+    for number in range(max(rounds.values(), default=0)):
         for name, function in functions.items():
-            if turn < rounds[name]:
-                times[name].append(_stretch(function, device, calls[name]))
+            if number < rounds[name]:
+                times[name].append(_time_calls(function, device, calls[name]))
     return {name: _timing(each) for name, each in times.items()}
 
 
 def as_in_training(function: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """The same work as it runs inside a training step: on a GPU as a replayed CUDA graph, on a CPU as it is."""
+    """Return a function that runs as in a training step: as a replayed CUDA graph on a GPU, unchanged on a CPU."""
     if device.type != "cuda":
         return function
     stream = torch.cuda.Stream()
@@ -50,11 +53,11 @@ def as_in_training(function: Callable[[], object], device: torch.device) -> Call
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = function()
+        result = function()
 
     def replay() -> object:
         graph.replay()
-        return kept
+        return result
 
     return replay
 
@@ -62,18 +65,18 @@ def as_in_training(function: Callable[[], object], device: torch.device) -> Call
 def all_in_training(
     functions: Mapping[str, Callable[[], object]], device: torch.device
 ) -> dict[str, Callable[[], object]]:
-    """`as_in_training` of each; what fails, such as for lack of memory, is left out with a warning."""
+    """Apply `as_in_training` to each function. Functions that fail, such as for lack of memory, are omitted."""
     ready = {}
     for name, function in functions.items():
         try:
             ready[name] = as_in_training(function, device)
         except RuntimeError as failure:
-            warnings.warn(f"{name} is left out: {str(failure).splitlines()[0][:120]}", stacklevel=2)
+            warnings.warn(f"{name} is omitted, because it failed: {str(failure).splitlines()[0][:120]}", stacklevel=2)
     return ready
 
 
 def peak_memory(function: Callable[[], object], device: torch.device) -> float | None:
-    """MiB that a call allocates beyond what was there before it; None on a CPU."""
+    """The peak memory in MiB that a call allocates in addition to existing tensors. None on a CPU."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize()
@@ -84,12 +87,12 @@ def peak_memory(function: Callable[[], object], device: torch.device) -> float |
 
 
 def _timing(times: list[float]) -> Timing:
-    quarters = statistics.quantiles(times, n=4) if len(times) > 1 else [0.0, 0.0, 0.0]
-    return Timing(statistics.median(times), quarters[2] - quarters[0])
+    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [0.0, 0.0, 0.0]
+    return Timing(statistics.median(times), quartiles[2] - quartiles[0])
 
 
-def _stretch(function: Callable[[], object], device: torch.device, calls: int) -> float:
-    """Milliseconds per call."""
+def _time_calls(function: Callable[[], object], device: torch.device, calls: int) -> float:
+    """The milliseconds per call."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
