@@ -28,10 +28,10 @@ import torch
 from benchmarks.fit_cost_model import Sample, fit_calibration, module_text, summary
 from flexconv import ops
 from flexconv.bench import measure
-from flexconv.bench._ceilings import DTYPES
-from flexconv.bench._layers import SHAPES as LAYERS
-from flexconv.bench._ops import GPU_CASES
-from flexconv.bench._timing import all_in_training
+from flexconv.bench.ceilings import DTYPES
+from flexconv.bench.layers import SHAPES as LAYERS
+from flexconv.bench.ops import GPU_CASES
+from flexconv.bench.timing import all_in_training
 from flexconv.ops import _calibration_cuda
 from flexconv.ops._cost_model import Calibration, Problem, estimate_times
 from flexconv.ops._geometry import Geometry, resolve_padding

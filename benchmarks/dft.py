@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 
 from flexconv.bench import Ceilings, measure, measure_ceilings
-from flexconv.bench._ceilings import DTYPES
-from flexconv.bench._report import machine
-from flexconv.bench._timing import as_in_training
+from flexconv.bench.ceilings import DTYPES
+from flexconv.bench.report import machine
+from flexconv.bench.timing import as_in_training
 from flexconv.ops._dft import dft_conv
 from flexconv.ops._fft import fft_conv
 from flexconv.ops._geometry import Geometry, resolve_padding

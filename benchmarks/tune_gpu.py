@@ -16,7 +16,7 @@ from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissin
 
 from flexconv._fast.row_product_triton import RESIDENT, STREAMED, TileConfig, launch
 from flexconv.bench import measure
-from flexconv.bench._timing import as_in_training
+from flexconv.bench.timing import as_in_training
 from flexconv.ops._dft_matrices import Positions
 from flexconv.ops._dft_plan import make_plan, shortest_circular_length
 from flexconv.ops._dft_transform import _analyse, _synthesise

@@ -14,7 +14,7 @@ import torch
 from benchmarks import calibrate
 from benchmarks.calibrate import SMOKE, Shape, benchmark_shapes, measure_all, read_samples, sweep
 from benchmarks.fit_cost_model import REPORTED_LIMITS, Sample, fit, fit_calibration, module_text, summary
-from flexconv.bench._ops import GPU_CASES
+from flexconv.bench.ops import GPU_CASES
 from flexconv.ops import _calibration_cpu
 from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, estimate_times
 from flexconv.ops._select import fastest_algorithm

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flexconv import bench, cli
-from flexconv.bench import Ceilings, Report, _layers, _timing, write_report
+from flexconv.bench import Ceilings, Report, layers, timing, write_report
 
 CPU = torch.device("cpu")
 
@@ -36,9 +36,9 @@ def test_omits_functions_that_fail_with_a_warning(monkeypatch):
             raise RuntimeError("out of memory\nand much more")
         return function
 
-    monkeypatch.setattr(_timing, "as_in_training", captured)
+    monkeypatch.setattr(timing, "as_in_training", captured)
     with pytest.warns(UserWarning, match="^huge .*out of memory$"):
-        assert _timing.all_in_training({"huge": min, "small": max}, CPU) == {"small": max}
+        assert timing.all_in_training({"huge": min, "small": max}, CPU) == {"small": max}
 
 
 def test_interrupted_command_writes_the_rows_measured_so_far(tmp_path, monkeypatch):
@@ -114,8 +114,8 @@ def test_report_without_tables_states_the_peak_rates(tmp_path):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # raised by torch
 @pytest.mark.usefixtures("quick_compiler")
 def test_layer_as_in_a_training_step_computes_the_same():
-    case = _layers.Case(2, 3, (8, 8), full=True)
-    layer, x = _layers._flex(case), torch.randn(2, 3, 8, 8, requires_grad=True)
-    alone = functools.partial(_layers._pass, layer, x, contextlib.nullcontext)
-    for result, expected in zip(_layers._as_in_step(layer, alone)(), alone(), strict=True):
+    case = layers.Case(2, 3, (8, 8), full=True)
+    layer, x = layers._flex(case), torch.randn(2, 3, 8, 8, requires_grad=True)
+    alone = functools.partial(layers._pass, layer, x, contextlib.nullcontext)
+    for result, expected in zip(layers._as_in_step(layer, alone)(), alone(), strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)

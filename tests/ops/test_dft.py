@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from flexconv.bench._timing import as_in_training
+from flexconv.bench.timing import as_in_training
 from flexconv.ops import _dft, _dft_plan, conv1d
 from flexconv.ops._dft import dft_conv
 from flexconv.ops._dft_cache import MatrixCache

@@ -5,7 +5,7 @@ import torch
 
 from flexconv._fast.capture_windows import CaptureWindows
 from flexconv._fast.kernel_batch import KernelsTogether
-from flexconv.bench._steps import noise
+from flexconv.bench.steps import noise
 from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
 from flexconv.train.display import Display
 

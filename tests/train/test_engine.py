@@ -14,7 +14,7 @@ from flexconv import train
 from flexconv._fast import capture as graph
 from flexconv._fast.capture import GraphEngine
 from flexconv._fast.capture_windows import CaptureWindows
-from flexconv.bench._steps import noise
+from flexconv.bench.steps import noise
 from flexconv.nn import GaussianMask
 from flexconv.train import RunFolder, build_model, build_recipe, load_data, loop, make_fabric
 from flexconv.train import engine as engines

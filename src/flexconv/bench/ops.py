@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
-from ._ceilings import DTYPES, Ceilings
-from ._timing import all_in_training, measure, peak_memory
+from .ceilings import DTYPES, Ceilings
+from .timing import all_in_training, measure, peak_memory
 
 MAX_MS = {"cpu": 700.0, "cuda": 200.0}  # if an algorithm takes longer, it is not measured with larger kernels
 ALGORITHMS = ("direct", "fft", "dft", "auto")

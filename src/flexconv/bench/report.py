@@ -13,7 +13,7 @@ import torch
 from .._files import write_atomically
 from .._version import __version__
 from ..errors import ArgumentError, MissingFileError
-from ._ceilings import Ceilings
+from .ceilings import Ceilings
 
 Row = dict[str, Any]
 

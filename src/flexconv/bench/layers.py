@@ -13,8 +13,8 @@ from torch import nn
 
 from .._registry import fast_version
 from ..nn import FlexConv1d, FlexConv2d, GaussianMask
-from ._ceilings import DTYPES, Ceilings
-from ._timing import all_in_training, measure, peak_memory
+from .ceilings import DTYPES, Ceilings
+from .timing import all_in_training, measure, peak_memory
 
 MAX_PLAIN_TAPS = {"cpu": 17 * 17, "cuda": 64 * 64}  # plain convolutions with more taps take seconds
 
