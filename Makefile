@@ -1,9 +1,9 @@
-# make setup · make test · make docs · make demo · make bench      (PYTHON=python3.12 make setup picks an interpreter)
+# make setup · make test · make docs · make demo · make paper · make bench      (PYTHON=python3.12 make setup picks an interpreter)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 BIN := .venv/bin
 FLEXCONV := $(BIN)/python -m flexconv.cli
 
-.PHONY: setup test lint types docs unit demo bench clean
+.PHONY: setup test lint types docs unit demo paper bench clean
 
 setup: .venv/ready
 
@@ -37,6 +37,10 @@ demo: .venv/ready
 	$(FLEXCONV) inspect runs/demo
 	$(FLEXCONV) resample runs/demo --to 32 --device cpu
 	@echo "pictures of the training, the sizes, the masks and the largest kernel are in runs/demo/plots"
+
+# docs/results.md with its figures, and results/README.md, from the logs in results/
+paper: .venv/ready
+	$(BIN)/python -m reproduction all
 
 bench: .venv/ready
 	$(FLEXCONV) bench

@@ -1,15 +1,18 @@
-"""The paper's tables and figures from the logs of real runs, ours beside the published numbers.
+"""The reproduction of the paper: its tables and figures from the logs of real runs, next to the published numbers.
 
-    flexconv paper                  what there is, and what of it was run
-    flexconv paper table3           one of them
+    python -m reproduction                  list the tables and figures, and what has been run
+    python -m reproduction table3           print one of them
 
-One module per table or figure: the published numbers and the recipes behind them. Nothing here is chosen on a test set:
-a recipe runs on the whole training set and its last epoch is tested, or a validation part chooses the epoch.
+This package uses flexconv as any user does: it imports public names only and is not part of the wheel. There is one
+module per table or figure, with the published numbers and the recipes behind them. Nothing is selected on a test set:
+a recipe trains on the whole training set and its last epoch is tested, or a validation part selects the epoch.
 """
 
 from __future__ import annotations
 
-from flexconv._arguments import unknown_name
+import difflib
+
+from flexconv.errors import ArgumentError
 
 from . import (
     crop_timing,
@@ -48,11 +51,13 @@ ITEMS: dict[str, Item] = {
 
 
 def items(name: str | None = None) -> list[Item]:
-    """The item of a name such as "table3"; all of them for None or "all"."""
+    """The item with a name such as "table3"; all items for None or "all"."""
     if name is None or name == "all":
         return list(ITEMS.values())
     if name not in ITEMS:
-        unknown_name("table or figure", name, ["all", *ITEMS])
+        near = difflib.get_close_matches(name, ITEMS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"unknown table or figure {name!r}: choose one of all, {', '.join(ITEMS)}{hint}")
     return [ITEMS[name]]
 
 

@@ -1,4 +1,4 @@
-"""What is in the paper: tables, figures, paragraphs with numbers. Each reads logs and says what it has."""
+"""The parts of the paper that have numbers or pictures: tables, figures, paragraphs. Each is filled in from logs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from ._ledger import Ledger
 
-NOTHING = "–"  # no number was published, or there can be none
+NOTHING = "–"  # no number was published, or none exists
 NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Text in columns under titles; the ones whose titles are in `right` are flush right."""
+    """A table of text. The columns whose titles are in `right` are right-aligned."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -29,24 +29,24 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """An item filled in from logs: published numbers and ours, the runs behind them, what must be told along."""
+    """An item filled in from logs: published numbers and ours, the runs behind them, and notes."""
 
     grid: Grid | None
     runs: Grid | None
     notes: tuple[str, ...]
-    done: int  # of `all` parts, those that were run
-    all: int
+    done: int  # how many of its parts have been run
+    all: int  # how many parts it has
 
     @property
     def state(self) -> str:
         if self.done == self.all:
             return "run"
-        return f"{self.done} of {self.all}" if self.done else "begun" if self.runs else NOT_RUN
+        return f"{self.done} of {self.all}" if self.done else "started" if self.runs else NOT_RUN
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that an item needs and the logs do not have: a recipe with its seed, or something to be timed."""
+    """A run that an item needs and that is not in the logs: a recipe with its seed, or a timing."""
 
     name: str
     seed: int
@@ -63,12 +63,16 @@ class Item(ABC):
 
     @abstractmethod
     def section(self, ledger: Ledger) -> Section:
-        """Published numbers and ours, as text."""
+        """The published numbers and ours, as text."""
 
     @abstractmethod
     def jobs(self, ledger: Ledger, seeds: Sequence[int] | None = None) -> list[Job]:
-        """What has not been run yet, for these seeds; None: as many as the paper has."""
+        """The runs that are missing for these seeds. Default: as many seeds as the paper has."""
 
     def pictures(self, ledger: Ledger) -> dict[str, Callable[[], Figure]]:  # noqa: ARG002
-        """Its pictures by name, to be drawn when called; none where there is nothing to draw from."""
+        """Functions that draw its pictures, by name. Empty if there is nothing to draw from."""
         return {}
+
+    def picture_names(self, ledger: Ledger) -> list[str]:
+        """The pictures that docs/results.md shows of it."""
+        return list(self.pictures(ledger))

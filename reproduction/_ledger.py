@@ -1,8 +1,8 @@
 """The logs of real runs, and which of them belong to a recipe.
 
-A log is the folder of a run without its weights: recipe.yaml, metrics.jsonl, results.json (machines.jsonl), and those
-of its stages. It counts for a recipe whose network, data and optimisation are the same; seed, precision and engine may
-differ, and are told. A run of another length is no result of the recipe: it is listed with what differs.
+A log is a run folder without its weights: recipe.yaml, metrics.jsonl, results.json, machines.jsonl, and the same files
+for each of its stages. It counts for a recipe if network, data and optimisation are the same. Seed, precision and
+engine may differ; they are listed. A run of another length does not count: it is listed with its differences.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexconv.models import CONFIG, SHIPPED
-from flexconv.train import FitRecipe, RunFolder, load_recipe, plain
-from flexconv.train.recipe import AnyRecipe, CrossResolutionRecipe
+from flexconv.models import CONFIG, list_pretrained, pretrained_folder
+from flexconv.train import CrossResolutionRecipe, FitRecipe, RunFolder, load_recipe, plain
+from flexconv.train.recipe import AnyRecipe
 
 from ._item import NOTHING
 from ._measures import Measure
@@ -24,14 +24,14 @@ CIRCUMSTANCES = {
     *("about", "seed", "precision", "engine", "deterministic", "checkpoint_seconds"),
     *("root", "data.root", "data.split_seed", "images_at_once", "record_every"),
 }
-# Arguments that came later, with their defaults: logs from before do not state them.
+# Arguments that were added later, with their defaults: older logs do not state them.
 LATER = {"model.dropout_in": 0.0}
 LENGTHS = {"epochs", "finetune_epochs", "steps"}
-SETTINGS = ("optim.", "schedule.", "batch_size", "lr", *LENGTHS)  # what a shorter run may have of its own
+SETTINGS = ("optim.", "schedule.", "batch_size", "lr", *LENGTHS)  # what may also differ in a shorter run
 
 
 class Log:
-    """What a run left: its recipe, a line per epoch, and its results once it was finished."""
+    """The log of one run: its recipe, its metrics per epoch and, if it is finished, its results."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,8 +48,8 @@ class Log:
         return self.recipe.seed
 
     @property
-    def card(self) -> str:
-        """What it ran on: a GPU's name, or "cpu, 1 threads"."""
+    def device(self) -> str:
+        """The device it ran on: the name of a GPU, or "cpu, 1 threads"."""
         facts = self.results.get("source", self.results)
         return facts.get("device") or (self.machines[-1]["device"] if self.machines else "not recorded")
 
@@ -61,20 +61,20 @@ class Log:
 
     @property
     def chosen(self) -> str:
-        """Which weights were tested."""
+        """Which weights were tested: those of the last epoch, or of a selected one."""
         if not self.finished:
             return NOTHING
         facts = self.results.get("source", self.results)
         names = {"last": "last epoch", "validation": "best validation epoch", "test": "best test epoch"}
         chosen = "last step" if isinstance(self.recipe, FitRecipe) else names.get(facts.get("selected"), NOTHING)
-        return f"{chosen}, again in float32" if "first_test" in facts else chosen
+        return f"{chosen}, tested again in float32" if "first_test" in facts else chosen
 
     @property
     def budget(self) -> str:
-        """How long it trained, and in which numbers and engine where these are not float32 and eager."""
+        """How long it trained, with precision and engine if these are not float32 and eager."""
         recipe = self.recipe
         if isinstance(recipe, FitRecipe):
-            steps = {record["target"]: record["step"] for record in self.metrics}  # the last ones, of those begun
+            steps = {record["target"]: record["step"] for record in self.metrics}  # the last step of each
             done, planned = min(steps.values(), default=0), f"{recipe.steps}"
             unit = "steps" if self.finished else f"steps of {len(steps)} targets"
         else:
@@ -86,36 +86,38 @@ class Log:
         return ", ".join([text, *(extra for extra in extras if extra not in ("fp32", "eager", "auto"))])
 
     def _engine(self, asked_for: str) -> str:
-        """The one that took the steps; in logs from before that was written down, the one that was asked for."""
+        """The engine that was used; older logs only have the one that was asked for."""
         facts = [self.results.get("source", self.results), *reversed(self.machines)]
         return next((each["engine"] for each in facts if "engine" in each), asked_for)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A log that has to do with a recipe; `differs` is empty where it is a run of it as it is."""
+    """A log that is related to a recipe. `differs` is empty if it is a run of exactly this recipe."""
 
     log: Log
-    differs: Mapping[str, tuple[Any, Any]]  # dotted key → (of the recipe, of the run)
+    differs: Mapping[str, tuple[Any, Any]]  # dotted key → (value in the recipe, value in the run)
 
     def counts(self, measure: Measure | None = None) -> bool:
-        """Whether its numbers are the recipe's: this one, or all of them."""
+        """Whether its numbers count for the recipe: this measure, or all of them."""
         untuned = measure is not None and measure.before_tuning and self.differs.keys() == {"finetune_epochs"}
         return self.log.finished and (untuned or not self.differs)
 
     @property
     def difference(self) -> str:
         names = {key: key.removeprefix("optim.") for key in self.differs}
-        return "; ".join(f"{names[key]} {_short(ours)} for {_short(its)}" for key, (its, ours) in self.differs.items())
+        return "; ".join(
+            f"{names[key]} {_short(ours)} instead of {_short(its)}" for key, (its, ours) in self.differs.items()
+        )
 
 
 class Ledger:
     """The logs in a folder, looked up by recipe.
 
     Arguments:
-        results: the folder; runs lie in runs/, timings in timing/.
-        load: makes a recipe of a name; smoke runs have smaller ones.
-        own_weights: whether pictures may show networks of runs that are here but not shipped.
+        results: the folder, with runs in runs/ and timings in timing/.
+        load: loads a recipe by its name. Smoke tests pass a function that makes recipes smaller.
+        own_weights: whether pictures may show networks of local runs that are not published.
 
     """
 
@@ -135,28 +137,29 @@ class Ledger:
         return [Log(path.parent) for path in found]
 
     def _of(self, name: str) -> list[Match]:
-        """The logs of a recipe, those that count first, then by seed."""
+        """The logs related to a recipe: first those that count, then by seed."""
         wanted = self.load(name)
         found = [Match(log, differences(wanted, log.recipe)) for log in self.logs]
         found = [match for match in found if _related(match)]
         return sorted(found, key=lambda match: (not match.counts(), match.log.seed, match.log.path.name))
 
     def finished(self, name: str, measure: Measure | None = None) -> list[Log]:
-        """Runs of a recipe as it is, one per seed; or those that have one number of it."""
+        """The runs that count for a recipe, one per seed; with `measure`, those that count for that number."""
         return one_per_seed(self.of(name), measure)
 
-    def network(self, recipe: str, shipped: str) -> Path | None:
-        """A folder with the trained network of a recipe: of a run that is here, else the shipped one, else None.
+    def network(self, recipe: str, published: str) -> Path | None:
+        """The folder of a network trained by a recipe: of a local run, otherwise the published one, otherwise None.
 
-        Of a cross-resolution run it is the one trained at the source resolution.
+        Of a cross-resolution run, it is the network trained at the source resolution.
         """
         logs = self.finished(recipe) if self.own_weights else []
         folders = [log.path / stage / "weights" for log in logs for stage in ("", "source")]
-        return next((folder for folder in [*folders, SHIPPED / shipped] if (folder / CONFIG).is_file()), None)
+        folders += [pretrained_folder(published)] if published in list_pretrained() else []
+        return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
 
 
 def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> list[Log]:
-    """The logs that count, wholly or for one number; of several with one seed, the first."""
+    """The logs that count, altogether or for one number; the first of several with the same seed."""
     seeds: dict[int, Log] = {}
     for match in matches:
         if match.counts(measure):
@@ -165,14 +168,14 @@ def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> li
 
 
 def differences(wanted: AnyRecipe, run: AnyRecipe) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ, circumstances aside."""
+    """The dotted keys whose values differ, apart from circumstances such as the seed."""
     left, right = (LATER | _flat(plain(recipe)) for recipe in (wanted, run))
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in CIRCUMSTANCES]
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
 
 def _related(match: Match) -> bool:
-    """A run of the recipe, or one of another length: only then other settings are a matter of budget too."""
+    """Whether a log is a run of the recipe, or a run of another length with adapted optimisation settings."""
     if not match.differs:
         return True
     return bool(LENGTHS & set(match.differs)) and all(key.startswith(SETTINGS) for key in match.differs)

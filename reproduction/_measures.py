@@ -1,4 +1,4 @@
-"""How the log of a finished run gives the number of a table."""
+"""How a number in a table is read from the log of a finished run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a log, in the paper's units; None where that log has none. `digits` are printed behind the point.
+    """A number from a log in the paper's units; None if the log does not have it.
 
-    One that a run has `before_tuning` does not depend on whether it is fine-tuned.
+    Arguments:
+        of: reads the number.
+        digits: how many digits are printed after the decimal point; see `show` for negative values.
+        before_tuning: whether the number is known before fine-tuning, so that runs without fine-tuning have it too.
+
     """
 
     of: Callable[[Log], float | None]
@@ -35,7 +39,7 @@ def _percent(*path: str) -> Callable[[Log], float | None]:
 
 
 def _seconds_per_epoch(log: Log) -> float | None:
-    """The median: the first epoch also compiles and captures."""
+    """The median, because the first epoch includes compilation and capture."""
     times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
     return statistics.median(times) if times else None
 
@@ -51,7 +55,7 @@ SECONDS = Measure(_seconds_per_epoch, 1)
 
 
 def error_of(target: str) -> Measure:
-    """The mean squared error of one target of a fit."""
+    """The mean squared error of a fit on one target."""
 
     def read(log: Log) -> float | None:
         return log.results.get("targets", {}).get(target, {}).get("mse")
@@ -60,7 +64,7 @@ def error_of(target: str) -> Measure:
 
 
 def show(value: float, digits: int) -> str:
-    """A number as the tables print it; negative `digits` are the significant ones of a small number."""
+    """Format a number for a table. Negative `digits` select scientific notation with that many significant digits."""
     if digits < 0:
         return re.sub(r"e([-+])0", r"e\1", f"{value:.{-digits - 1}e}")
     return f"{value:.{digits}f}".replace("-", "−")

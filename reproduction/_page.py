@@ -1,36 +1,40 @@
-"""docs/results.md: everything that was run, beside what was published, in Markdown."""
+"""docs/results.md: the published numbers and ours, in Markdown."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from flexconv.models import CONFIG, SHIPPED, list_pretrained
+from flexconv.models import CONFIG, list_pretrained, pretrained_folder
 from flexconv.train import RunFolder
 
 from ._item import Grid, Item
 from ._ledger import Ledger
 
-IMAGES = "images/results"  # beside the page
+IMAGES = "images/results"  # next to the page
 
 HEAD = """# Results
 
-The paper's tables and figures from the logs in `results/`, ours beside the published numbers. Page and pictures are
-written by `flexconv paper all --markdown --out docs/images/results > docs/results.md`.
+The paper's tables and figures, with our numbers next to the published ones. This page and its pictures are generated
+from the logs in `results/` by `python -m reproduction all`. Every run behind a number is listed in `results/README.md`.
 
-Ours: mean ± standard deviation over seeds (n − 1 in the denominator), how many (n), and the gap to the published
-number. Nothing is chosen on a test set: a recipe runs as it is on the whole training set and its last epoch is tested,
-once; where the data have a validation part of their own, that one chooses the epoch. The authors report their best
-*test* epoch unless it says otherwise. Networks are tested in float32; numbers from before that was so are in the
-precision of the training, or, where it says so, tested again (`first_test` in `results.json` has the first number).
-A run of another length is no result of its row: it is listed under the table with what differs. What differs from the
-paper, and why: [differences](differences.md).
+- "Ours" is the mean ± standard deviation over seeds (with n − 1 in the denominator), the number of seeds n, and the
+  difference from the published number.
+- Nothing is selected on a test set. A recipe trains on the whole training set, and its last epoch is tested once. If a
+  data set has its own validation part, that part selects the epoch. The authors report their best *test* epoch unless
+  noted otherwise.
+- Networks are tested in float32. Older numbers were measured in the training precision; if such a network was tested
+  again, `first_test` in its `results.json` has the first number.
+- A run of another length is not a result of its row. Such runs are listed in `results/README.md` with their
+  differences.
+
+[Differences](differences.md) says where our method and training differ from the paper, and why.
 """
 
 NETWORKS = """## Trained networks
 
-`flexconv.models.from_pretrained(name)` loads one, `flexconv eval NAME` tests it again; each has a model card beside it
-in `src/flexconv/weights`.
+`flexconv.from_pretrained(name)` loads a network and `flexconv eval NAME` tests it. `flexnet3-digits` is part of
+flexconv, the others are in the distribution flexconv-weights and in `weights/` of a checkout. Each has a model card.
 """
 
 
@@ -50,19 +54,18 @@ def item_markdown(item: Item, ledger: Ledger) -> list[str]:
     lines = [f'<a id="{_anchor(item)}"></a>', f"## {item.title}", ""]
     if section.grid is not None:
         lines += markdown(section.grid)
-    lines += [f"![{name}]({IMAGES}/{name}.png)\n" for name in item.pictures(ledger)]
+    lines += [f"![{name}]({IMAGES}/{name}.png)\n" for name in item.picture_names(ledger)]
     lines += [f"- {note}" for note in section.notes] + ([""] if section.notes else [])
-    if section.runs is not None:
-        lines += ["Logs, in `results/runs`:", "", *markdown(section.runs)]
     return lines
 
 
 def _networks() -> list[str]:
-    """The trained networks that come with flexconv."""
+    """The trained networks of this checkout."""
     rows = []
     for name in list_pretrained():
-        results = RunFolder(SHIPPED / name).read_results()
-        size = (SHIPPED / name / json.loads((SHIPPED / name / CONFIG).read_text("utf-8"))["weights"]).stat().st_size
+        folder = pretrained_folder(name)
+        results = RunFolder(folder).read_results()
+        size = (folder / json.loads((folder / CONFIG).read_text("utf-8"))["weights"]).stat().st_size
         accuracy = f"{100 * results['test_accuracy']:.2f} % of {results['test_count']:,}"
         rows.append((f"`{name}`", results["data"], f"{results['parameters']:,}", f"{size / 1e6:.2f} MB", accuracy))
     titles = ("name", "data", "parameters", "weights", "test accuracy")
@@ -70,7 +73,7 @@ def _networks() -> list[str]:
 
 
 def markdown(grid: Grid) -> list[str]:
-    """A table, and an empty line."""
+    """A table, followed by an empty line."""
     rule = ["--:" if title in grid.right else "---" for title in grid.titles]
     rows = [grid.titles, rule, *grid.rows]
     return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows), ""]

@@ -1,4 +1,4 @@
-"""What is still to be run, as commands, with how long it will take as far as logs tell."""
+"""The runs that are still missing, as commands, with a time estimate from the logs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexconv.models import list_pretrained
-from flexconv.train import FitRecipe
-from flexconv.train.recipe import CrossResolutionRecipe, Recipe
+from flexconv.train import CrossResolutionRecipe, FitRecipe, Recipe
 
 from ._ledger import Ledger
 from ._pictures import Pictures
@@ -19,7 +18,7 @@ FAST = ("precision=bf16",)  # on a GPU
 
 @dataclass(frozen=True)
 class Wanted:
-    """A part of the paper that is to be run, by recipe and number of seeds."""
+    """A part of the paper: recipes that have to be run, and with how many seeds."""
 
     title: str
     recipes: tuple[str, ...]
@@ -61,18 +60,18 @@ WANTED = (
 
 
 def plan(ledger: Ledger) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Title → (command, estimate) of every run that is wanted and not there."""
+    """For every part, its title and the (command, estimate) of each missing run."""
     return [(wanted.title, _missing(wanted, ledger)) for wanted in WANTED]
 
 
 def to_ship(runs: Path = Path("results/runs")) -> list[str]:
-    """Commands that ship the networks which figures show, for those that are not shipped yet."""
+    """Commands that publish the networks shown in figures, for those that are not available yet."""
     from . import items
 
     wanted = {name: recipe for item in items() if isinstance(item, Pictures) for name, recipe in item.networks.items()}
     stages = {name: "source" if recipe.startswith("cross") else "" for name, recipe in wanted.items()}
     return [
-        f"flexconv ship {run_folder(runs, recipe, 0) / stages[name]} --name {name}"
+        f"python -m reproduction ship {run_folder(runs, recipe, 0) / stages[name]} --name {name}"
         for name, recipe in wanted.items()
         if name not in list_pretrained()
     ]
@@ -85,11 +84,11 @@ def _missing(wanted: Wanted, ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def command(name: str, seed: int, ledger: Ledger) -> str:
-    """What starts a run, or goes on with it, in the folder where `flexconv paper --run` would put it."""
+    """The command that starts or resumes a run, in the folder that `python -m reproduction ITEM --run` would use."""
     is_fit = isinstance(ledger.load(name), FitRecipe)
     folder, verb = run_folder(Path("results/runs"), name, seed), "fit" if is_fit else "train"
-    begun = [log for log in ledger.logs if log.path.name == folder.name and not log.finished]
-    if any(next(log.path.rglob("*.ckpt"), None) for log in begun):
+    started = [log for log in ledger.logs if log.path.name == folder.name and not log.finished]
+    if any(next(log.path.rglob("*.ckpt"), None) for log in started):
         return f"flexconv {verb} --resume {folder}"
     settings = [f"seed={seed}"] if seed else []
     settings += [] if is_fit else FAST
@@ -97,9 +96,9 @@ def command(name: str, seed: int, ledger: Ledger) -> str:
 
 
 def estimate(name: str, ledger: Ledger) -> str:
-    """GPU time by the log of a run of the same network on the same data, whatever its length or resolution.
+    """The GPU time of a run, estimated from logs of the same network on the same data at any length or resolution.
 
-    By its median epoch, and the quickest of several logs: others may have shared their GPU.
+    It uses the median epoch, and the fastest of several logs, because other runs may have shared their GPU.
     """
     recipe = ledger.load(name)
     if isinstance(recipe, FitRecipe):
@@ -110,14 +109,14 @@ def estimate(name: str, ledger: Ledger) -> str:
         other = log.recipe
         same = not isinstance(other, FitRecipe) and _cost(other) == _cost(recipe)
         times = [record["epoch_seconds"] for record in log.metrics if "epoch_seconds" in record]
-        if same and times and not log.card.startswith("cpu"):
+        if same and times and not log.device.startswith("cpu"):
             found.append((statistics.median(times), log.path.name))
     if not found:
         return "unknown"
     seconds, log_name = min(found)
-    return f"{seconds * epochs / 60:.0f} minutes, by {seconds:.1f} s per epoch of {log_name}"
+    return f"{seconds * epochs / 60:.0f} minutes at {seconds:.1f} s per epoch ({log_name})"
 
 
 def _cost(recipe: Recipe | CrossResolutionRecipe) -> tuple[object, ...]:
-    """What an epoch takes its time for: not where masks and frequencies start."""
+    """What determines the time of an epoch; initial masks and frequencies do not."""
     return recipe.model.name, recipe.model.options.get("generator"), recipe.data.name

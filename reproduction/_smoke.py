@@ -1,4 +1,4 @@
-"""Every table and figure end to end in minutes: the same code with little networks, on digits and drawn kernels."""
+"""Smoke tests: every table and figure from training to drawing in minutes, with tiny networks and small data sets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from flexconv.data import import_pillow
-from flexconv.models import MODELS
-from flexconv.models.resnet import CIFARResNet
+from flexconv.models import MODELS, CIFARResNet
 from flexconv.train import FitRecipe, build_recipe, load_recipe, plain
 from flexconv.train.recipe import AnyRecipe
 from flexconv.train.targets import ALEXNET_FILE
@@ -22,12 +21,12 @@ from ._item import Item, Job
 from ._ledger import Ledger
 from ._timing import Timing
 
-SERIES = ("flextcn", "cktcn")  # names of networks for series begin so
-NO_NETWORK = ("njet",)  # generators that have no hidden channels
+SERIES = ("flextcn", "cktcn")  # prefixes of the networks for sequences
+NO_NETWORK = ("njet",)  # generators without hidden channels
 
 
 def smoke(items: Sequence[Item], folder: Path, *, say: Callable[[str], None] = lambda _: None) -> Ledger:
-    """Run all that the items need, small, in a folder; draw what can be drawn → the ledger of these runs."""
+    """Run everything the items need in a small version, draw their pictures, and return the ledger of these runs."""
     picture, data = folder / "picture.png", folder / "data"
     _write_stand_ins(picture, data)
     before = os.environ.get("FLEXCONV_DATA")
@@ -63,7 +62,7 @@ def new_ledger(folder: Path, picture: Path) -> Ledger:
 
 
 def small_recipe(name: str, picture: Path) -> AnyRecipe:
-    """A recipe of the paper with its data, its length and its network exchanged for small ones."""
+    """A recipe of the paper with small data, a short training and a tiny network."""
     recipe = load_recipe(name)
     tree = plain(recipe)
     if isinstance(recipe, FitRecipe):
@@ -103,7 +102,7 @@ def _small_fit(recipe: FitRecipe, picture: Path) -> dict[str, Any]:
 
 
 def _different(jobs: Sequence[Job]) -> list[Job]:
-    """Small recipes of different rows are often the same: one run serves them all."""
+    """Jobs with different recipes: the small versions of several rows are often the same."""
     found: dict[str, Job] = {}
     for job in jobs:
         tree = {} if callable(job.work) else plain(job.work) | {"about": ""}
@@ -112,7 +111,7 @@ def _different(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _write_stand_ins(picture: Path, data: Path) -> None:
-    """A picture for Kodak's, and noise for the filters of AlexNet."""
+    """Write an image in place of the Kodak images, and noise in place of the AlexNet filters."""
     generator = np.random.default_rng(0)
     picture.parent.mkdir(parents=True, exist_ok=True)
     import_pillow().fromarray(generator.integers(0, 256, (8, 12, 3), dtype=np.uint8)).save(picture)

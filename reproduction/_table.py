@@ -1,4 +1,4 @@
-"""Tables: rows of published numbers, the recipe behind each, and ours beside them."""
+"""Tables: the published numbers, the recipe behind each row, and our numbers next to them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ _NUMBER = re.compile(r"[<~]?\s*([-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 class Column:
     """A column of numbers.
 
-    `measure` is how a log gives the number, `recipe` how the row's recipe becomes the one of this column:
-    "flextcn-smnist{}" and the row "/gabor" are the recipe flextcn-smnist/gabor.
+    Arguments:
+        title: the title of the column.
+        measure: how the number is read from a log.
+        recipe: how the row's recipe becomes the recipe of this column: "flextcn-smnist{}" with the row "/gabor" is the
+            recipe flextcn-smnist/gabor.
+
     """
 
     title: str
@@ -35,10 +39,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: what it is called there, and its numbers as they are printed there, one per column.
+    """A row of a table.
 
-    `recipe` is one for all columns, or one each; None where the number comes from somebody else's method. A row that
-    is `beside` is not in the paper's table.
+    Arguments:
+        model: the name of the model in the paper.
+        size: the number of parameters in the paper.
+        published: the numbers as the paper prints them, one per column.
+        recipe: the recipe for all columns, or one per column; None for numbers of other methods.
+        beside: whether the row is ours and not in the paper's table.
+
     """
 
     model: str
@@ -50,7 +59,16 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Item):
-    """A table of the paper, or a figure that shows numbers."""
+    """A table of the paper, or a figure that shows numbers.
+
+    Arguments:
+        columns: the columns with numbers.
+        rows: the rows.
+        seeds: the seeds that are run by default.
+        draw: draws the figure, if it is one.
+        published: which epoch the published numbers are from.
+
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -59,13 +77,13 @@ class Table(Item):
     published: str = "the authors' best test epoch"
 
     def recipe(self, row: Row, column: Column) -> str | None:
-        """The recipe whose runs give a cell."""
+        """The recipe behind a cell."""
         own = row.recipe[self.columns.index(column)] if isinstance(row.recipe, tuple) else row.recipe
         return None if own is None else column.recipe.format(own)
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """All recipes behind the table, each once, those of the paper's own rows first."""
+        """All recipes behind the table, without duplicates, those of the paper's own rows first."""
         rows = sorted(self.rows, key=lambda row: row.beside)
         found = [self.recipe(row, column) for row in rows for column in self.columns]
         return tuple(dict.fromkeys(name for name in found if name is not None))
@@ -100,7 +118,7 @@ class Table(Item):
         return {self.name: functools.partial(_styled, self.draw, ledger)}
 
     def _matches(self, ledger: Ledger) -> dict[str, list[Match]]:
-        """The logs of every recipe. One of another length is only told with the recipes that it is nearest to."""
+        """The logs of every recipe. Runs of another length are listed under the closest recipe."""
         found = {name: ledger.of(name) for name in self.recipes}
         nearest: dict[Path, int] = {}
         for match in (match for matches in found.values() for match in matches):
@@ -112,10 +130,10 @@ class Table(Item):
         }
 
     def _of(self, column: Column) -> tuple[str, ...]:
-        """Whose numbers a column has: where nothing was published, ours alone."""
+        """Whose numbers a column has: ours alone if nothing was published."""
         index = self.columns.index(column)
-        told = any(row.published[index] != NOTHING for row in self.rows)
-        return ("published", "ours") if told else ("ours",)
+        any_published = any(row.published[index] != NOTHING for row in self.rows)
+        return ("published", "ours") if any_published else ("ours",)
 
     def _row(self, row: Row, matches: dict[str, list[Match]]) -> tuple[str, ...]:
         cells = []
@@ -126,8 +144,18 @@ class Table(Item):
         return (f"{row.model} (extra row)" if row.beside else row.model, row.size, *cells)
 
     def _runs(self, matches: dict[str, list[Match]]) -> Grid | None:
-        """Every log that has to do with the table, also those that do not count, with what differs."""
-        titles = ("log", "recipe", "seed", "numbers", "budget", "tested", "card", "seconds", "differs from the recipe")
+        """All logs related to the table, including those that do not count, with their differences."""
+        titles = (
+            "log",
+            "recipe",
+            "seed",
+            "numbers",
+            "budget",
+            "tested",
+            "device",
+            "seconds",
+            "differs from the recipe",
+        )
         rows = [
             (
                 match.log.path.name,
@@ -136,7 +164,7 @@ class Table(Item):
                 self._numbers(match.log, name),
                 match.log.budget,
                 match.log.chosen,
-                match.log.card,
+                match.log.device,
                 f"{match.log.seconds:.0f}" if match.log.seconds else NOTHING,
                 _differs(match),
             )
@@ -146,21 +174,21 @@ class Table(Item):
         return Grid(titles, tuple(rows), right=("seed", "seconds")) if rows else None
 
     def _numbers(self, log: Log, recipe: str) -> str:
-        """What a run gave for the columns that its recipe belongs to."""
+        """The numbers of a run for the columns that use its recipe."""
         own = [c.measure for c in self.columns for r in self.rows if self.recipe(r, c) == recipe]
         found = [(measure, measure.of(log)) for measure in dict.fromkeys(own) if measure is not SECONDS]
         return ", ".join(show(value, measure.digits) for measure, value in found if value is not None) or NOTHING
 
 
 def _ours(measure: Measure, published: str, matches: Sequence[Match]) -> str:
-    """Mean ± standard deviation, the number of runs and the gap to the published number."""
+    """Mean ± standard deviation, the number of runs, and the difference from the published number."""
     logs = one_per_seed(matches, measure)
     values = [value for log in logs if (value := measure.of(log)) is not None]
     if values:
         mean = statistics.fmean(values)
         spread = f" ± {show(statistics.stdev(values), measure.digits)}" if len(values) > 1 else ""
-        told = published_value(published)
-        gap = "" if told is None or measure.digits < 0 else f"; {_signed(mean - told, measure.digits)}"
+        target = published_value(published)
+        gap = "" if target is None or measure.digits < 0 else f"; {_signed(mean - target, measure.digits)}"
         return f"{show(mean, measure.digits)}{spread} (n = {len(values)}{gap})"
     if logs:
         return "not recorded"
@@ -178,7 +206,7 @@ def _styled(draw: Callable[[Ledger], Figure], ledger: Ledger) -> Figure:
 
 
 def published_value(text: str) -> float | None:
-    """The number of a cell as the paper prints it: "92.2 ± 0.1" → 92.2, "92.9*†" → 92.9, "–" → None."""
+    """The number in a cell as the paper prints it: "92.2 ± 0.1" → 92.2, "92.9*†" → 92.9, "–" → None."""
     found = _NUMBER.match(text.strip())
     return None if found is None else float(found[1].replace("−", "-"))
 

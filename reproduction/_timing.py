@@ -1,4 +1,4 @@
-"""Timings: how long a batch of training takes, on noise of the data's shape, so that no data are needed."""
+"""Timings: how long a training step takes. They use noise in the shape of the data, so no data set is needed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 
-from flexconv._files import write_atomically
 from flexconv.data import DataSplits, Split
 from flexconv.nn import GaussianMask
 from flexconv.train import Recipe, RunFolder, build_model, fit_classifier, load_recipe, make_fabric
 
+from ._files import write_json
 from ._item import NOT_RUN, Grid, Item, Job, Section
 from ._ledger import Ledger
 
 BATCHES = {"cuda": 32, "cpu": 4}  # the paper times 32
-EPOCHS = 4  # of so many batches; the first warms up
+EPOCHS = 4  # of BATCHES steps each; the first one is a warm-up
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe trained on noise [samples, *shape]; `whole`: with masks that cover the grid, so nothing is cropped."""
+    """A recipe trained on noise of shape [samples, *shape]. With `whole`, masks cover the whole grid."""
 
     label: str
     recipe: str
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing(Item):
-    """Milliseconds per batch of several cases, and the published sentence about them."""
+    """Milliseconds per training step in several cases, next to what the paper says about them."""
 
     cases: tuple[Case, ...]
 
@@ -49,7 +49,7 @@ class Timing(Item):
         path = self.path(ledger)
         found = json.loads(path.read_text("utf-8")) if path.is_file() else {"cases": {}}
         rows = [(case.label, case.published, *_timed(found["cases"].get(case.label))) for case in self.cases]
-        titles = ("case", "published", "ms per batch", "budget", "card")
+        titles = ("case", "published", "ms per batch", "budget", "device")
         grid = Grid(titles, tuple(rows), right=("published", "ms per batch"))
         measured = tuple(f"{text}: measured {found['ratios'][text]:.2f}." for text in found.get("ratios", {}))
         done = sum(case.label in found["cases"] for case in self.cases)
@@ -62,16 +62,13 @@ class Timing(Item):
     def measure(
         self, ledger: Ledger, *, device: str = "auto", changes: Sequence[str] = (), small: bool = False
     ) -> None:
-        """Time all cases and write what comes out. `small`: with little networks, to see that it runs."""
+        """Time all cases and write the result. `small` uses tiny networks, to test that it runs."""
         times = {case.label: _measure(case, device, changes, small) for case in self.cases}
         first, *_ = times.values()
         labels = list(times)
         pairs = zip(labels[::2], labels[1::2], strict=True)
         ratios = {f"{b} / {a}": times[b]["milliseconds"] / times[a]["milliseconds"] for a, b in pairs}
-        path = self.path(ledger)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"device": first["device"], "ratios": ratios, "cases": times}
-        write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_json(self.path(ledger), {"device": first["device"], "ratios": ratios, "cases": times})
 
 
 def _measure(case: Case, device: str, changes: Sequence[str], small: bool) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def _measure(case: Case, device: str, changes: Sequence[str], small: bool) -> di
     recipe = replace(recipe, epochs=EPOCHS, data=replace(recipe.data, augment=False))
     fabric = make_fabric(recipe, device)
     if recipe.engine == "auto" and fabric.device.type == "cuda":
-        recipe = replace(recipe, engine="graph")  # as in a run that is long enough
+        recipe = replace(recipe, engine="graph")  # what a long run uses
     batches = BATCHES[fabric.device.type]
     torch.manual_seed(0)
     inputs, labels = torch.randn(batches * recipe.batch_size, *shape), torch.arange(batches * recipe.batch_size) % 10

@@ -1,4 +1,4 @@
-"""Starting what is missing: one run after the other, each in a folder of its own, until the time is up."""
+"""Starting missing runs one after the other, each in its own folder, until a time limit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from flexconv.data import MissingDataError
 from flexconv.train import (
+    CrossResolutionRecipe,
     DivergedError,
     FitRecipe,
     Interrupted,
@@ -30,17 +31,17 @@ from flexconv.train import (
     resume,
     train,
 )
-from flexconv.train.recipe import AnyRecipe, CrossResolutionRecipe
+from flexconv.train.recipe import AnyRecipe
 
 from ._item import Job
 from ._ledger import CIRCUMSTANCES, Ledger, differences
 
-AFTER_SOURCE = {"target", "crop", "finetune_epochs"}  # what a run decides by when its first stage is over
+AFTER_SOURCE = {"target", "crop", "finetune_epochs"}  # settings that have no effect on the first stage of a run
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far the work went; `stopped` by the time limit, with the run saved."""
+    """How many runs were done and how many are left. `stopped`: the time limit was reached."""
 
     done: int
     left: int
@@ -57,12 +58,17 @@ def do(
     console: Console | None = None,
     plots: bool = True,
 ) -> Outcome:
-    """Run the jobs in the ledger's folder, resuming what was begun there. What has no data here,
-    or diverges, is left out.
+    """Run the jobs in the ledger's folder. Runs that were started there are resumed; runs that diverge or whose data
+    are missing are skipped.
 
     Arguments:
-        changes: to the recipes of networks and to timings, as in "engine=graph"; fits are left as they are.
-        limit: seconds after which the run in progress is saved and the rest is left.
+        jobs: the runs.
+        ledger: where they are written.
+        device: "auto", "cpu" or "cuda".
+        changes: overrides such as "engine=graph" for the recipes of networks and for timings; not used for fits.
+        limit: seconds after which the current run is saved and the remaining ones are left.
+        console: where progress is printed.
+        plots: whether runs draw plots.
 
     """
     end, done = None if limit is None else time.monotonic() + limit, 0
@@ -79,7 +85,7 @@ def do(
             return Outcome(done, len(jobs) - done, stopped=True)
         except (MissingDataError, DivergedError) as error:
             if console is not None:
-                console.print(f"left out: {error}", highlight=False, markup=False)
+                console.print(f"skipped: {error}", highlight=False, markup=False)
             continue
         done += 1
     return Outcome(done, len(jobs) - done, stopped=False)
@@ -95,7 +101,7 @@ def _do(job: Job, ledger: Ledger, device: str, changes: Sequence[str], console: 
     folder = RunFolder(run_folder(ledger.runs, job.name, job.seed, changes))
     if folder.exists:
         if other := differences(recipe, folder.read_recipe()):
-            raise RunError(f"{folder.path} holds a run of another recipe ({', '.join(other)} differ): move it away")
+            raise RunError(f"{folder.path} holds a run of another recipe: {', '.join(other)} differ")
         resume(folder.path, device=device, console=console)
     elif isinstance(recipe, FitRecipe):
         fit(recipe, folder.path, device=device, console=console)
@@ -106,10 +112,10 @@ def _do(job: Job, ledger: Ledger, device: str, changes: Sequence[str], console: 
 
 
 def _share_source(recipe: CrossResolutionRecipe, folder: RunFolder, ledger: Ledger) -> None:
-    """Runs from one resolution to several have their first stage in common: take it from one that has it."""
-    if (folder.path / "source").exists():  # taken before, when the run could not begin
+    """Copy the first stage from a finished run with the same source resolution: runs to several targets share it."""
+    if (folder.path / "source").exists():  # copied by an earlier attempt that did not start
         return
-    for log in Ledger(ledger.results).logs:  # also those of this minute
+    for log in Ledger(ledger.results).logs:  # read again, to see runs that have just finished
         stage = RunFolder(log.path / "source")
         same = log.seed == recipe.seed and differences(recipe, log.recipe).keys() <= AFTER_SOURCE
         if same and stage.finished and stage.weights.is_dir():
@@ -121,14 +127,14 @@ def _share_source(recipe: CrossResolutionRecipe, folder: RunFolder, ledger: Ledg
 
 
 def run_folder(runs: Path, name: str, seed: int, changes: Sequence[str] = ()) -> Path:
-    """RECIPE-seedN in the folder of the runs; what is changed of the recipe, circumstances aside, is in the name."""
+    """The folder of a run: RECIPE-seedN, with overrides of the recipe in the name unless they are circumstances."""
     pairs = [change.partition("=") for change in changes]
     told = [f"{key.rpartition('.')[2]}-{value}" for key, _, value in pairs if key not in CIRCUMSTANCES]
     return runs / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in (name, *told, f"seed{seed}"))
 
 
 def changed(recipe: AnyRecipe, changes: Sequence[str]) -> AnyRecipe:
-    """A recipe with changes such as "optim.lr=0.001"."""
+    """A recipe with overrides such as "optim.lr=0.001"."""
     tree = plain(recipe)
     for change in changes:
         tree = merge(tree, parse_override(change))
@@ -137,25 +143,25 @@ def changed(recipe: AnyRecipe, changes: Sequence[str]) -> AnyRecipe:
 
 @contextlib.contextmanager
 def interrupted_after(seconds: float | None) -> Iterator[None]:
-    """Press Ctrl-C after so long; a run saves itself then. What ended that way is a TimeoutError."""
+    """Raise KeyboardInterrupt after this many seconds, so that a run saves itself, and turn it into a TimeoutError."""
     if seconds is None:
         yield
         return
     fired = threading.Event()
 
-    def press() -> None:
+    def interrupt() -> None:
         fired.set()
         _thread.interrupt_main()
 
-    timer = threading.Timer(seconds, press)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    timer = threading.Timer(seconds, interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore the signal
     timer.start()
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
         if not fired.is_set():
             raise
-        raise TimeoutError(f"{seconds:.0f} seconds are over") from error
+        raise TimeoutError(f"stopped after {seconds:.0f} seconds") from error
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)

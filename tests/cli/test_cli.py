@@ -104,7 +104,7 @@ def assert_refused(outcome, *patterns, code=2):
 # --- help and names ---------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship"),
+    *("train", "eval", "resample", "inspect", "export", "recipes", "fit"),
     *("data ls", "data fetch"),
 )
 
@@ -125,9 +125,14 @@ def test_alone_it_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "paper", "ship", "bench", "data")
+        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "bench", "data")
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("arguments", [("paper",), ("paper", "table3", "--run"), ("ship", "runs/a", "--name", "b")])
+def test_removed_commands_say_where_they_moved(call, arguments):
+    assert_refused(call(*arguments), "python -m reproduction")
 
 
 def test_version(call):

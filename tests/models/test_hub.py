@@ -1,4 +1,4 @@
-"""The hub without a network: its functions are replaced by a folder, which holds what was sent."""
+"""The Hugging Face Hub without a connection: its functions are replaced by ones that use a local folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small(**changes):
 
 
 def answered(kind, message):
-    """An error of the hub, which wants the response it came with."""
+    """An error of the hub, whose constructor would need an HTTP response."""
     error = kind.__new__(kind)
     OSError.__init__(error, message)
     return error
@@ -39,7 +39,7 @@ def answered(kind, message):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """Repositories are folders of this one; `calls` says what was asked of it."""
+    """A folder whose subfolders are repositories, and the list of calls to the hub."""
     root = tmp_path / "hub"
     root.mkdir()
     calls = []
@@ -76,7 +76,7 @@ def hub(tmp_path, monkeypatch):
     return root, calls
 
 
-def test_there_and_back(hub):
+def test_push_and_load(hub):
     root, calls = hub
     model, x = small(), torch.randn(2, 1, 8, 8)
     assert push_to_hub(model, "someone/digits", card=CARD, private=True) == "https://huggingface.co/someone/digits"
@@ -92,7 +92,7 @@ def test_there_and_back(hub):
     assert files == [".json", ".md", ".safetensors"]
 
 
-def test_pushing_again_replaces_the_weights(hub):
+def test_second_push_replaces_the_weights(hub):
     root, _ = hub
     push_to_hub(small(), "someone/digits", card=CARD)
     other = small(num_classes=5)
@@ -101,7 +101,7 @@ def test_pushing_again_replaces_the_weights(hub):
     assert from_pretrained("someone/digits").num_classes == 5
 
 
-def test_the_card_tells_what_weights_do_not(hub):
+def test_card_describes_the_network(hub):
     root, _ = hub
     model = small()
     push_to_hub(model, "someone/digits", card=CARD)
@@ -118,42 +118,42 @@ def test_the_card_tells_what_weights_do_not(hub):
     assert rows == [f"| {name} | 3×3 | 9×9 |" for name in ("stem", "blocks.0.conv1", "blocks.0.conv2")]
 
 
-def test_the_card_of_a_network_without_flexconvs():
+def test_card_of_a_network_without_flexconv_layers():
     model = create_model("flexnet7_conv3", in_channels=3, num_classes=10, widths=[4])
-    assert "None: it has no FlexConv." in CARD.text(model, "someone/plain")
+    assert "no FlexConv layers" in CARD.text(model, "someone/plain")
 
 
 @pytest.mark.parametrize(
     "repo_id", ["digits", "a/b/c", "someone/digits@v1", "../digits", "someone/", "some one/digits"]
 )
-def test_names_that_are_none(repo_id, hub):
-    with pytest.raises(ValueError, match=r'repo_id must have the form "user/name"; got '):
+def test_push_rejects_wrong_repository_names(repo_id, hub):
+    with pytest.raises(ValueError, match=r'repo_id must have the form "user/name"'):
         push_to_hub(small(), repo_id, card=CARD)
     assert hub[1] == []
 
 
-def test_what_cannot_be_saved_is_not_sent(hub):
+def test_push_rejects_other_modules(hub):
     with pytest.raises(TypeError, match=r"saves the networks of flexconv\.models"):
         push_to_hub(torch.nn.Linear(2, 2), "someone/digits", card=CARD)  # type: ignore[arg-type]
     assert hub[1] == []
 
 
-def test_a_name_that_nobody_has(hub):
-    with pytest.raises(FileNotFoundError, match="no folder someone/nothing, and no network someone/nothing on the"):
+def test_missing_repository(hub):
+    with pytest.raises(FileNotFoundError, match="someone/nothing on the Hugging Face Hub"):
         from_pretrained("someone/nothing")
 
 
-def test_a_repository_of_something_else(hub):
+def test_repository_that_is_not_a_flexconv_network(hub):
     root, _ = hub
     (root / "someone/else").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=r"someone/else on the Hugging Face Hub holds no config\.json"):
         from_pretrained("someone/else")
     (root / "someone/else/config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="of another program"):
+    with pytest.raises(ValueError, match="not written by flexconv"):
         from_pretrained("someone/else")
 
 
-def test_weights_that_were_damaged_on_the_way(hub):
+def test_detects_damaged_downloads(hub):
     root, _ = hub
     push_to_hub(small(), "someone/digits", card=CARD)
     (weights,) = (root / "someone/digits").glob("*.safetensors")
@@ -167,10 +167,10 @@ def test_weights_that_were_damaged_on_the_way(hub):
     [
         ("RevisionNotFoundError", FileNotFoundError, "someone/digits on the Hugging Face Hub has no revision 'v9'"),
         ("LocalEntryNotFoundError", FileNotFoundError, "not in the cache, and the Hugging Face Hub cannot be reached"),
-        ("HfHubHTTPError", OSError, "could not be fetched from the Hugging Face Hub: first line$"),
+        ("HfHubHTTPError", OSError, "could not be downloaded from the Hugging Face Hub: first line$"),
     ],
 )
-def test_what_the_hub_answers_is_one_line(kind, raised, message, hub, monkeypatch):
+def test_download_errors_are_one_line(kind, raised, message, hub, monkeypatch):
     def fail(*arguments, **options):
         raise answered(getattr(errors, kind), "first line\n\nsecond line")
 
@@ -179,16 +179,16 @@ def test_what_the_hub_answers_is_one_line(kind, raised, message, hub, monkeypatc
         from_pretrained("someone/digits@v9")
 
 
-def test_what_the_hub_refuses_to_take_is_one_line(hub, monkeypatch):
+def test_upload_errors_are_one_line(hub, monkeypatch):
     def fail(*arguments, **options):
         raise answered(errors.HfHubHTTPError, "401 Client Error: log in\nmore")
 
     monkeypatch.setattr(huggingface_hub, "create_repo", fail)
-    with pytest.raises(OSError, match=r"someone/digits could not be sent .*: 401 Client Error: log in$"):
+    with pytest.raises(OSError, match=r"someone/digits could not be uploaded .*: 401 Client Error: log in$"):
         push_to_hub(small(), "someone/digits", card=CARD)
 
 
-def test_a_path_is_never_looked_for_there(hub):
+def test_paths_are_not_looked_up_on_the_hub(hub):
     _, calls = hub
     Path("runs").mkdir()
     for missing in ("runs/typo", "./runs/x", Path("someone/digits"), "/someone/digits", "no-such-name"):
@@ -197,7 +197,7 @@ def test_a_path_is_never_looked_for_there(hub):
     assert calls == []
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_extra_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(FileNotFoundError, match=r'no folder someone/digits; .*: pip install "flexconv\[hub\]"$'):
@@ -206,7 +206,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
         push_to_hub(small(), "someone/digits", card=CARD)
 
 
-def test_really_offline_it_asks_nobody(tmp_path):
+def test_offline_without_cache(tmp_path):
     program = (
         "import flexconv, sys\n"
         "assert 'huggingface_hub' not in sys.modules\n"

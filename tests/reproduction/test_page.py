@@ -1,4 +1,4 @@
-"""What is printed of the paper: the listing, single tables, the page in the docs, the plan."""
+"""The output of `python -m reproduction`: the list, single tables, docs/results.md, results/README.md, the plan."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from flexconv import cli
-from flexconv.train import RunFolder, list_recipes
-from flexconv.train._read import build_recipe, plain
+from flexconv.train import RunFolder, build_recipe, list_recipes, load_recipe, plain
 from reproduction import Ledger, items
+from reproduction.__main__ import run as command
 from reproduction._page import page
 from reproduction._plan import WANTED, estimate, plan, to_ship
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-AGAIN = "flexconv paper all --markdown --out docs/images/results > docs/results.md"
+AGAIN = "python -m reproduction all"
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +24,18 @@ def ledger():
     return Ledger(RESULTS, own_weights=False)
 
 
-def test_the_page_is_what_the_logs_say(ledger):
+def test_results_page_is_up_to_date(ledger):
     assert (ROOT / "docs/results.md").read_text("utf-8").rstrip() == page(items(), ledger).rstrip(), f"run: {AGAIN}"
 
 
-def test_its_pictures_are_there(ledger):
+def test_results_page_links_every_picture(ledger):
     text = (ROOT / "docs/results.md").read_text("utf-8")
     linked = {Path(path).name for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)}
     assert linked == {path.name for path in (ROOT / "docs/images/results").iterdir()}, f"run: {AGAIN}"
     assert AGAIN in text
 
 
-def test_logs_carry_no_places_of_their_machine(ledger):
+def test_logs_contain_no_machine_paths(ledger):
     for log in ledger.logs:
         tree = plain(log.recipe)
         assert tree.get("root") is None
@@ -44,40 +43,40 @@ def test_logs_carry_no_places_of_their_machine(ledger):
         assert build_recipe(tree) == log.recipe
 
 
-def test_the_list_says_what_was_run(capsys):
-    assert cli.run(["paper", "--results", str(RESULTS)]) == 0
+def test_list_shows_what_has_been_run(capsys):
+    assert command(["--results", str(RESULTS)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:20]] == [item.name for item in items()]
-    assert cli.run(["paper", "--results", "nowhere"]) == 0
-    assert "logs: nowhere/runs, 0 of them" in capsys.readouterr().out
+    assert command(["--results", "nowhere"]) == 0
+    assert "0 logs in nowhere/runs" in capsys.readouterr().out
 
 
-def test_a_table_alone(capsys):
-    assert cli.run(["paper", "table9", "--results", "nowhere"]) == 0
+def test_prints_one_table(capsys):
+    assert command(["table9", "--results", "nowhere"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"FlexNet-16 +0\.67M +99\.7 ± 0\.0 +not run", out)
     assert "- Published: the authors' best test epoch." in out
-    assert cli.run(["paper", "table9", "--results", "nowhere", "--markdown"]) == 0
+    assert command(["table9", "--results", "nowhere", "--markdown"]) == 0
     assert "| FlexNet-16 | 0.67M | 99.7 ± 0.0 | not run |" in capsys.readouterr().out
-    assert cli.run(["paper", "--smoke"]) == 2
-    assert "name a table or figure" in capsys.readouterr().err
-    assert cli.run(["paper", "table11"]) == 2
-    assert "did you mean 'table1" in capsys.readouterr().err
+    assert command(["table11"]) == 2
+    assert "'table1" in capsys.readouterr().err
+    assert command(["table9", "--device", "gpu"]) == 2
+    assert "--device" in capsys.readouterr().err
 
 
-def test_figures_are_drawn_into_a_folder(tmp_path, capsys):
-    assert cli.run(["paper", "figure7", "--results", "nowhere", "--out", str(tmp_path / "a")]) == 0
+def test_draws_figures_into_a_folder(tmp_path, capsys):
+    assert command(["figure7", "--results", "nowhere", "--out", str(tmp_path / "a")]) == 0
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["figure7-flexnet7-cifar10-kernel.png"]
     assert re.search(r"flexnet7-cifar10 +flexnet7-cifar10 +drawn", capsys.readouterr().out)
 
 
-def test_the_plan_is_made_of_commands(capsys, ledger):
+def test_plan_prints_valid_commands(capsys, ledger):
     known = list_recipes()
     for wanted in WANTED:
         assert set(wanted.recipes) <= set(known)
-    assert cli.run(["paper", "--plan", "--results", str(RESULTS)]) == 0
+    assert command(["plan", "--results", str(RESULTS)]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    runs = [line for line in lines if not line.startswith("flexconv ship")]
+    runs = [line for line in lines if not line.startswith("python -m reproduction ship")]
     assert lines[len(runs) :] == to_ship()
     assert len(runs) == sum(len(found) for _, found in plan(ledger))
     for line in runs:
@@ -91,15 +90,20 @@ def test_the_plan_is_made_of_commands(capsys, ledger):
             assert words[2] in known
 
 
-def test_an_estimate_is_that_of_a_log_on_a_gpu(tmp_path):
-    from flexconv.train import RunFolder, load_recipe
-
-    for name, seconds in (("beside others", [20.0, 20.0, 20.0]), ("some", [90.0, 12.0, 11.0])):
+def test_estimates_time_from_gpu_logs(tmp_path):
+    for name, seconds in (("shared GPU", [20.0, 20.0, 20.0]), ("some", [90.0, 12.0, 11.0])):
         folder = RunFolder(tmp_path / "runs" / name)
         folder.write_recipe(load_recipe("flexnet7-cifar10", ["epochs=3"]))
         for each in seconds:
             folder.append_metrics({"epoch": 1, "epoch_seconds": each})
         folder.append_machine({"device": "NVIDIA"})
-    assert estimate("flexnet7-cifar10", Ledger(tmp_path)) == "70 minutes, by 12.0 s per epoch of some"
+    assert estimate("flexnet7-cifar10", Ledger(tmp_path)) == "70 minutes at 12.0 s per epoch (some)"
     assert estimate("kodak", Ledger(tmp_path)) == "unknown"
     assert estimate("flexnet7-mnist", Ledger(tmp_path)) == "unknown"
+
+
+def test_writes_the_results_page(tmp_path, capsys):
+    assert command(["all", "--results", str(tmp_path / "none"), "--docs", str(tmp_path)]) == 0
+    assert "results.md" in capsys.readouterr().out
+    assert "## Table 1" in (tmp_path / "results.md").read_text("utf-8")
+    assert "figure7-flexnet7-cifar10-kernel.png" in {path.name for path in (tmp_path / "images/results").iterdir()}

@@ -1,4 +1,4 @@
-"""Tables, figures and timings end to end, small: what is started, logged, read again and drawn."""
+"""Tables, figures and timings end to end with tiny networks: run, log, read and draw."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import signal
 
 import pytest
 
-from flexconv import cli
 from flexconv.train import Interrupted, RunError, RunFolder, load_recipe
 from flexconv.train.fit_group import FitGroup
 from reproduction import ITEMS, Ledger
 from reproduction import _work as work
+from reproduction.__main__ import run
 from reproduction._smoke import smoke
 
 
 @pytest.mark.parametrize(
     "name", ["table2", "table5", "table8", "table9", "table10", "figure3", "figure7", "crop-timing"]
 )
-def test_it_runs_from_end_to_end(name, tmp_path):
+def test_item_end_to_end(name, tmp_path):
     said: list[str] = []
     ledger = smoke([ITEMS[name]], tmp_path, say=said.append)
     section = ITEMS[name].section(ledger)
     assert section.state == "run"
     assert section.grid is not None
     assert not any("not run" in cell for row in section.grid.rows for cell in row)
-    assert not ITEMS[name].jobs(ledger, (0,)), "nothing is left"
+    assert not ITEMS[name].jobs(ledger, (0,)), "no run is missing"
     drawn = [path.stem for path in (tmp_path / "pictures").iterdir()]
     assert sorted(drawn) == sorted(ITEMS[name].pictures(ledger))
     assert bool(drawn) == name.startswith("figure")
@@ -38,7 +38,7 @@ def tiny(monkeypatch, name="digits"):
     return recipe
 
 
-def test_a_limit_saves_the_run_and_the_same_call_goes_on(tmp_path, monkeypatch):
+def test_limit_saves_the_run_and_the_next_call_resumes(tmp_path, monkeypatch):
     jobs = [work.Job("digits", seed, tiny(monkeypatch)) for seed in (0, 1)]
     ledger = Ledger(tmp_path)
     assert work.do(jobs, ledger, device="cpu", limit=0.0) == work.Outcome(0, 2, stopped=True)
@@ -54,7 +54,7 @@ def test_a_limit_saves_the_run_and_the_same_call_goes_on(tmp_path, monkeypatch):
 
 
 class AtOnce:
-    """A timer that goes off when the training has begun to look for signals."""
+    """A timer that fires as soon as the training handles signals."""
 
     def __init__(self, _seconds, press):
         self.press = press
@@ -75,7 +75,7 @@ class AtOnce:
         pass
 
 
-def test_a_fit_that_is_stopped_goes_on(tmp_path, monkeypatch):
+def test_resumes_an_interrupted_fit(tmp_path, monkeypatch):
     recipe = load_recipe("fit-gabor/magnet-s", ["steps=3", "target_options.size=5"])
     jobs, step = [work.Job("fit-gabor/magnet-s", 0, recipe)], FitGroup.step
     folder = RunFolder(tmp_path / "runs/fit-gabor-magnet-s-seed0")
@@ -96,42 +96,41 @@ def test_a_fit_that_is_stopped_goes_on(tmp_path, monkeypatch):
         work.do(other, Ledger(tmp_path), device="cpu")
 
 
-def test_a_run_without_data_is_left_out(tmp_path, monkeypatch):
+def test_skips_runs_without_data(tmp_path, monkeypatch):
     monkeypatch.setenv("FLEXCONV_DATA", str(tmp_path))
     jobs = [work.Job("flexnet7-mnist", 0, load_recipe("flexnet7-mnist")), work.Job("digits", 0, tiny(monkeypatch))]
     assert work.do(jobs, Ledger(tmp_path), device="cpu") == work.Outcome(1, 1, stopped=False)
     assert not (tmp_path / "runs/flexnet7-mnist-seed0").exists()
 
 
-def test_a_folder_of_another_recipe_is_not_touched(tmp_path, monkeypatch):
+def test_rejects_a_folder_with_another_recipe(tmp_path, monkeypatch):
     RunFolder(tmp_path / "runs/digits-seed0").write_recipe(load_recipe("digits"))
     with pytest.raises(work.RunError, match="epochs"):
         work.do([work.Job("digits", 0, tiny(monkeypatch))], Ledger(tmp_path), device="cpu")
 
 
-def test_changes_have_their_folder_and_circumstances_do_not(tmp_path):
+def test_folder_names_contain_changes_but_not_circumstances(tmp_path):
     changes = ["epochs=75", "engine=graph", "optim.lr=0.1", "model.widths=[3, 4]"]
     assert work.run_folder(tmp_path, "a/b", 2, changes).name == "a-b-epochs-75-lr-0.1-widths-3-4-seed2"
 
 
-def test_the_command_runs_what_is_missing_and_then_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("reproduction.items", lambda _: [ITEMS["low-resolution-timing"]])
+def test_run_option_starts_missing_runs_only(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("reproduction._timing._measure", lambda *_: MEASURED)
-    arguments = ["paper", "low-resolution-timing", "--results", str(tmp_path)]
-    assert cli.run([*arguments, "--run", "--device", "cpu"]) == 0
+    arguments = ["low-resolution-timing", "--results", str(tmp_path)]
+    assert run([*arguments, "--run", "--device", "cpu"]) == 0
     assert "1 runs done" in capsys.readouterr().out
-    assert cli.run([*arguments, "--run", "--device", "cpu"]) == 0
+    assert run([*arguments, "--run", "--device", "cpu"]) == 0
     assert "0 runs done" in capsys.readouterr().out
-    assert cli.run(arguments) == 0
+    assert run(arguments) == 0
     out = capsys.readouterr().out
     assert "12.0" in out
     assert "32 × 32 / 16 × 16: measured 1.00" in out
-    assert cli.run([*arguments, "--run", "--seeds", "one"]) == 2
+    assert run([*arguments, "--run", "--seeds", "one"]) == 2
 
 
 @pytest.mark.parametrize("option", [("--seeds", "0"), ("--limit", "9"), ("--set", "epochs=2")])
-def test_options_of_runs_without_one(option, capsys):
-    assert cli.run(["paper", "table3", *option]) == 2
+def test_run_options_need_run(option, capsys):
+    assert run(["table3", *option]) == 2
     assert capsys.readouterr().err == f"error: {option[0]} needs --run\n"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 from .._version import __version__
+from ..errors import ArgumentError
 from . import _common
 from ._bench import bench
 from ._common import say, typer
@@ -15,7 +16,6 @@ from ._data import fetch, ls
 from ._eval import evaluate
 from ._export import export
 from ._inspect import inspect
-from ._paper import paper, ship
 from ._recipes import recipes
 from ._resample import resample
 from ._train import fit, train
@@ -53,12 +53,17 @@ app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect ru
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs/kodak"))(fit)
-app.command(epilog=_examples("paper", "paper table3", "paper figure4 --run --limit 600"))(paper)
-app.command(epilog=_examples("ship runs/digits --name my-digits --into weights"))(ship)
 app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)
 app.add_typer(data, name="data")
 data.command(epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
 data.command(epilog=_examples("data fetch cifar10"))(fetch)
+
+
+@app.command("paper", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("ship", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def moved() -> None:
+    """Removed: the reproduction of the paper is not part of the package any more."""
+    raise ArgumentError("flexconv paper and ship have moved: use `python -m reproduction` in a checkout of flexconv")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

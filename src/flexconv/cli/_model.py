@@ -49,8 +49,8 @@ def load_model(name: str) -> tuple[Model, Recipe | None]:
     recipe = run.read_recipe()
     if isinstance(recipe, FitRecipe):
         raise RunError(f"{name} is a fit: there is no network in it")
-    if (run.path / CONFIG).is_file():  # as `flexconv ship` writes them
-        return from_pretrained(run.path), recipe
+    if (run.path / CONFIG).is_file():  # a published network
+        return from_pretrained(name), recipe
     if not run.weights.is_dir():
         stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
         way = f"name a stage of it: {' or '.join(stages)}" if stages else f"flexconv train --resume {name} finishes it"

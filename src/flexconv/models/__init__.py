@@ -5,12 +5,11 @@ from ._base import trained_size as trained_size
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
 from ._inputs import Inputs as Inputs
+from ._locate import list_pretrained as list_pretrained
+from ._locate import pretrained_folder as pretrained_folder
 from ._norm import normalise as normalise
 from ._pretrained import CONFIG as CONFIG
-from ._pretrained import SHIPPED as SHIPPED
 from ._pretrained import from_pretrained as from_pretrained
-from ._pretrained import list_pretrained as list_pretrained
-from ._pretrained import pretrained_folder as pretrained_folder
 from ._pretrained import save_pretrained as save_pretrained
 from ._registry import ARCHITECTURES as ARCHITECTURES
 from ._registry import MODELS as MODELS
@@ -31,6 +30,7 @@ __all__ = [
     "from_pretrained",
     "list_models",
     "list_pretrained",
+    "pretrained_folder",
     "push_to_hub",
     "save_pretrained",
     "trained_size",

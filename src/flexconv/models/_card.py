@@ -1,4 +1,4 @@
-"""What a network tells about itself where it is shared: a model card, README.md beside the weights."""
+"""Model cards: the README.md that accompanies the weights of a shared network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ library_name: flexconv
 {facts}
 
 ```python
-from .. import from_pretrained
+from flexconv import from_pretrained
 
 model = from_pretrained({repo_id})  # {shape} → logits [batch, {classes}]
 {call}```
@@ -31,29 +31,31 @@ Weights are safetensors; nothing is unpickled.
 
 {sizes}
 """
-_CALL = "logits = model(model.inputs(raw))  # raw: numbers as the data has them\n"
+_CALL = "logits = model(model.inputs(raw))  # raw: unscaled values, as in the data set\n"
 _SIZES = {1: "length", 2: "height, width"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What nobody can read off the weights, in words; what is empty is left out.
+    """What the weights do not say about a network. Empty entries are left out.
 
-    data: what it was trained on, and whose that is.
-    recipe: how it was trained: the name of a recipe, a command, or a sentence.
-    accuracy: what it reaches, on what: "98.6 % of 360 test images".
-    licence: of the weights, as the hub names licences ("mit", "cc-by-4.0"); None: not stated.
-    about: one or two sentences for the top.
+    Arguments:
+        data: what it was trained on, and where the data come from.
+        recipe: how it was trained: the name of a recipe, a command, or a sentence.
+        accuracy: how accurate it is and on which data, as in "98.6 % of 360 test images".
+        licence: the licence of the weights in the hub's notation ("mit", "cc-by-4.0"). Default: not stated.
+        about: one or two sentences for the top of the card.
+
     """
 
     data: str
     recipe: str
     accuracy: str
     licence: str | None = None
-    about: str = "A network whose convolutions learned how large they are."
+    about: str = "A network whose convolutions learned their kernel sizes."
 
     def text(self, model: Model, repo_id: str) -> str:
-        """The card of a network, in markdown. `repo_id`: what `from_pretrained` will find it by."""
+        """The card in Markdown. `repo_id` is what has to be passed to `from_pretrained`."""
         parameters = sum(p.numel() for p in model.parameters())
         facts = {
             "network": f"{type(model).__name__}, {parameters:,} parameters",
@@ -87,13 +89,13 @@ def _inputs(inputs: Inputs) -> dict[str, str]:
 def _sizes(model: Model) -> str:
     extents = refresh_extents(model)
     if not extents:
-        return "None: it has no FlexConv."
+        return "This network has no FlexConv layers."
     layers = dict(model.named_modules())
     rows = [
         f"| {name} | {_times(extent)} | {_times(layers[name].kernel_size)} |"  # type: ignore[arg-type]
         for name, extent in extents.items()
     ]
-    return "\n".join(["| layer | taps | at most |", "|---|---|---|", *rows])
+    return "\n".join(["| layer | learned size | largest size |", "|---|---|---|", *rows])
 
 
 def _times(sizes: tuple[int, ...]) -> str:
@@ -101,5 +103,5 @@ def _times(sizes: tuple[int, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell of a table."""
+    """Text on one line, with the column separator escaped."""
     return " ".join(text.split()).replace("|", "\\|")

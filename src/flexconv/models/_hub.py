@@ -1,7 +1,7 @@
-"""Networks on the Hugging Face Hub, in the files of `save_pretrained`. Its client is imported when it is used.
+"""Networks on the Hugging Face Hub, stored as the files of `save_pretrained`. The client is imported on first use.
 
-(huggingface_hub's own mixin would have to be a base class, so imported with the package, and has a config.json and a
-name for weights of its own, without the SHA-256 by which `from_pretrained` finds a damaged file.)
+We do not use huggingface_hub's own mixin: it would have to be a base class, so that importing flexconv would import it,
+and it has its own config.json and weights file, without the SHA-256 by which `from_pretrained` detects damage.
 """
 
 from __future__ import annotations
@@ -22,56 +22,57 @@ _REPOSITORY = re.compile(rf"(?P<repo_id>{_PART}/{_PART})(@(?P<revision>[\w./-]+)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a text has the form "user/name" or "user/name@revision", and no folder "user" is here to be meant."""
+    """Whether `name` has the form "user/name" or "user/name@revision" and there is no folder "user"."""
     match = _REPOSITORY.fullmatch(name)
     return match is not None and not Path(match["repo_id"]).parent.exists()
 
 
 def download(name: str) -> Path:
-    """The folder with the network "user/name" or "user/name@revision", from the hub or the cache of an earlier time."""
+    """Download the network "user/name" or "user/name@revision", or find it in the cache; return its folder."""
     match = _REPOSITORY.fullmatch(name)
     assert match is not None
     repo_id, revision = match["repo_id"], match["revision"]
     try:
-        hub = _hub(f"there is no folder {name}; to look for it on the Hugging Face Hub")
+        hub = _hub(f"there is no folder {name}; to look for {repo_id} on the Hugging Face Hub")
     except ImportError as error:
         raise MissingFileError(str(error)) from error
     try:
         folder = hub.snapshot_download(repo_id, revision=revision, allow_patterns=[CONFIG, "*.safetensors"])
     except hub.errors.RepositoryNotFoundError as error:
         raise MissingFileError(
-            f"there is no folder {name}, and no network {repo_id} on the Hugging Face Hub that you may read"
+            f"there is no folder {name}, and no repository {repo_id} on the Hugging Face Hub that you can access"
         ) from error
     except hub.errors.RevisionNotFoundError as error:
         raise MissingFileError(f"{repo_id} on the Hugging Face Hub has no revision {revision!r}") from error
     except hub.errors.LocalEntryNotFoundError as error:
         raise MissingFileError(
-            f"there is no folder {name}; {repo_id} is not in the cache, and the Hugging Face Hub cannot be reached"
+            f"there is no folder {name}, {repo_id} is not in the cache, and the Hugging Face Hub cannot be reached"
         ) from error
     except (hub.errors.HfHubHTTPError, OSError) as error:
-        raise OSError(f"{repo_id} could not be fetched from the Hugging Face Hub: {_first_line(error)}") from error
+        raise OSError(f"{repo_id} could not be downloaded from the Hugging Face Hub: {_first_line(error)}") from error
     if not (Path(folder) / CONFIG).is_file():
-        raise MissingFileError(f"{repo_id} on the Hugging Face Hub holds no {CONFIG}: it is no network of flexconv")
+        raise MissingFileError(f"{repo_id} on the Hugging Face Hub holds no {CONFIG}: it is not a flexconv network")
     return Path(folder)
 
 
 def push_to_hub(
     model: Model, repo_id: str, *, card: ModelCard, private: bool = False, commit_message: str | None = None
 ) -> str:
-    """Share a network of `flexconv.models` on the Hugging Face Hub → the address of its page.
+    """Upload a network of `flexconv.models` to the Hugging Face Hub and return the address of its page.
 
         card = ModelCard(data="CIFAR-10", recipe="flexnet7-cifar10", accuracy="92.2 % of 10,000 test images")
         push_to_hub(model, "you/flexnet7-cifar10", card=card)
         from_pretrained("you/flexnet7-cifar10")                 # or "you/flexnet7-cifar10@revision"
 
-    Log in first, with `hf auth login`. The repository is made where there is none; weights and card that are there are
-    replaced in one commit, and nothing is sent before both are complete. Needs the extra flexconv[hub].
+    Log in first with `hf auth login`. The repository is created if it does not exist. Existing weights and an existing
+    card are replaced in one commit, and nothing is uploaded before both are complete. Needs the extra flexconv[hub].
 
     Arguments:
+        model: the network.
         repo_id: "user/name".
-        card: what the network was trained on and what it reaches; the learned sizes are added.
-        private: of a new repository; one that exists stays as it is.
-        commit_message: of the commit.
+        card: what the network was trained on and how accurate it is; the learned sizes are added.
+        private: whether a new repository is private. An existing repository stays as it is.
+        commit_message: the message of the commit.
 
     """
     match = _REPOSITORY.fullmatch(repo_id)
@@ -90,7 +91,7 @@ def push_to_hub(
                 delete_patterns=["weights-*.safetensors"],
             )
         except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError, OSError) as error:
-            raise OSError(f"{repo_id} could not be sent to the Hugging Face Hub: {_first_line(error)}") from error
+            raise OSError(f"{repo_id} could not be uploaded to the Hugging Face Hub: {_first_line(error)}") from error
     return str(page)
 
 

@@ -1,7 +1,7 @@
-"""Networks in a folder: `config.json` says what they are, a safetensors file beside it holds their weights.
+"""Saving and loading networks: `config.json` describes the network, a safetensors file next to it holds the weights.
 
-config.json is the only file that is ever replaced, and it names the weights that belong to it and their SHA-256. So
-a save that is interrupted anywhere leaves the previous network, and a damaged file is found before it is used.
+config.json is the only file that is ever replaced. It names its weights file and that file's SHA-256. So a save that is
+interrupted at any point leaves the previous network intact, and a damaged file is detected before it is used.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from ..nn import FlexConvNd
 from ..resolution import at_resolution
 from ._base import Model
 from ._inputs import Inputs
+from ._locate import INDEX, missing, other_networks, trained_networks
 from ._registry import ARCHITECTURES
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json
-SHIPPED = Path(__file__).parent.parent / "weights"
-CHECKOUT = Path(__file__).parents[3] / "weights"  # beside src/, in a checkout of the repository
 
-_WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # no way out of the folder
+_WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # a plain file name: never a path out of the folder
 _ENTRIES = {
     "format": int,
     "flexconv": str,
@@ -51,9 +50,9 @@ _ENTRIES = {
 
 
 def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
-    """Write a network of `flexconv.models` into a folder, for `from_pretrained`. No pickle.
+    """Save a network of `flexconv.models` in a folder, for `from_pretrained`. Nothing is pickled.
 
-    A network already there is replaced, at once and only when the new one is complete.
+    A network that is already in the folder is replaced in one step, once the new one is completely written.
     """
     if type(model) not in ARCHITECTURES.values():
         raise ArgumentTypeError(
@@ -61,10 +60,12 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
             f"got a {type(model).__name__}"
         )
     if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
-        raise ArgumentError(f"{_some(empty)} are on the meta device: there are no weights to save")
-    _refuse_what_config_does_not_say(model)
+        raise ArgumentError(f"{_some(empty)} are on the meta device, so there are no weights to save")
+    _check_against_config(model)
     if model.inputs is not None and len(model.inputs.classes) != model.num_classes:
-        raise ArgumentError(f"inputs.classes names {len(model.inputs.classes)} of {model.num_classes} classes")
+        raise ArgumentError(
+            f"inputs.classes has {len(model.inputs.classes)} names, but the network has {model.num_classes} classes"
+        )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
@@ -94,8 +95,8 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
         stale.unlink(missing_ok=True)
 
 
-def _refuse_what_config_does_not_say(model: Model) -> None:
-    """A network that was changed after it was made would come back as another one."""
+def _check_against_config(model: Model) -> None:
+    """Refuse a network that was modified after it was built: its config would not describe it any more."""
     twin = _resample(ARCHITECTURES[type(model).__name__](**model.config, device="meta"), model.resampled)
     _compare_shapes("the model", twin, model.state_dict())
     layers = dict(model.named_modules())
@@ -104,8 +105,8 @@ def _refuse_what_config_does_not_say(model: Model) -> None:
             for what, ours, theirs in zip(_SETTINGS, _settings(layers[name]), _settings(module), strict=True):
                 if ours != theirs:
                     raise ArgumentError(
-                        f"{what} of {name} is {ours}, but {theirs} in a model of this config: only networks as they "
-                        f"were made can be saved. Save it first, change it after loading"
+                        f"{what} of {name} is {ours}, but {theirs} in a model of this config: a network that was "
+                        f"modified cannot be saved. Save it first and modify it after loading"
                     )
 
 
@@ -118,14 +119,14 @@ def _settings(layer: Any) -> tuple[object, ...]:
 
 
 def _resample(model: Model, history: Sequence[tuple[list[float], str]]) -> Model:
-    """The model at the resolution it was brought to, step by step."""
+    """Repeat the calls of `at_resolution` that the model has been through."""
     for scale, crop in history:
         model = at_resolution(model, scale, crop=crop)
     return model
 
 
 def _weights_named_by(config: Path) -> str | None:
-    """The weights of a network that is about to be replaced; None where there is none, or none that is whole."""
+    """The weights file of a network that is about to be replaced; None if there is no intact config."""
     try:
         name = json.loads(config.read_text("utf-8"))["weights"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -137,17 +138,32 @@ def _weights_named_by(config: Path) -> str | None:
 
 
 def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int | None = None) -> Model:
-    """A network with its weights, in eval mode, on the CPU, in the precision it was saved in.
+    """Load a network with its weights, in eval mode, on the CPU, in the precision in which it was saved.
 
-    Either from a folder written by `save_pretrained`, or one that comes with flexconv, by its name. A name wins over
-    a folder of the same name in the current directory; "./name" is the folder. Where there is no folder "user",
-    "user/name" or "user/name@revision" is one of the Hugging Face Hub, as `push_to_hub` sends it (extra flexconv[hub]).
+    `folder_or_name` is looked up in this order:
 
-    `num_classes`: to go on with other classes, of which there are so many. The last layer is drawn anew.
+    1. the name of a trained network that is part of flexconv, of an installed flexconv-weights
+       (`pip install flexconv-weights`), or of the folder `weights` of a checkout: see `list_pretrained`;
+    2. a folder written by `save_pretrained`;
+    3. "user/name" or "user/name@revision" on the Hugging Face Hub, as `push_to_hub` uploads it (extra flexconv[hub]),
+       unless there is a folder "user".
+
+    A name takes precedence over a folder of the same name in the current directory; write "./name" for the folder.
+    The weights file is checked by its SHA-256.
+
+    Arguments:
+        folder_or_name: what to load.
+        num_classes: replaces the last layer by a new, untrained one with this many classes. Default: keep it.
+
     """
-    folder = _find(folder_or_name)
+    folder, digest = _find(folder_or_name)
     file = folder / CONFIG
     entries = _read_config(file)
+    if digest not in (None, entries["sha256"]):
+        raise ArgumentError(
+            f"{file} and {folder.parent / INDEX} state different SHA-256 sums for the weights of {folder.name}: "
+            f"install the files again"
+        )
     model = _build(file, entries)
     weights = folder / entries["weights"]
     state = _read_weights(weights, entries["sha256"], file)
@@ -161,7 +177,7 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
 def _for_other_classes(
     model: Model, state: Mapping[str, torch.Tensor], num_classes: int
 ) -> tuple[Model, dict[str, torch.Tensor]]:
-    """A network like this one, and its weights, with a last layer that is as in a new one."""
+    """The network with another number of classes, and its weights with a newly initialised last layer."""
     other = _resample(type(model)(**{**model.config, "num_classes": num_classes}), model.resampled)
     if model.inputs is not None:
         other.inputs = replace(model.inputs, classes=tuple(map(str, range(other.num_classes))))
@@ -169,53 +185,43 @@ def _for_other_classes(
     return other, {**state, **{name: tensor.to(state[name].dtype) for name, tensor in head.items()}}
 
 
-def list_pretrained() -> list[str]:
-    """Names of the networks that come with flexconv, for `from_pretrained`."""
-    return sorted(_shipped())
-
-
-def _shipped() -> dict[str, Path]:
-    """Folders of trained networks by name."""
-    return {path.parent.name: path.parent for root in (CHECKOUT, SHIPPED) for path in root.glob(f"*/{CONFIG}")}
-
-
-def pretrained_folder(name: str) -> Path:
-    """The folder of a trained network that comes with flexconv."""
-    return _shipped()[name]
-
-
-def _find(folder_or_name: str | os.PathLike[str]) -> Path:
-    shipped = list_pretrained()
-    if folder_or_name in shipped:
-        return pretrained_folder(str(folder_or_name))
+def _find(folder_or_name: str | os.PathLike[str]) -> tuple[Path, str | None]:
+    """The folder of a network, and the SHA-256 of its weights if an index states it."""
+    trained = trained_networks()
+    if isinstance(folder_or_name, str) and folder_or_name in trained:
+        network = trained[folder_or_name]
+        return network.folder, network.sha256
     folder = Path(folder_or_name)
     if (folder / CONFIG).is_file():
-        return folder
+        return folder, None
     if folder.is_dir():
         below = folder / "weights"  # of a run
-        hint = f"; {below} is one" if (below / CONFIG).is_file() else ""
-        raise MissingFileError(f"{folder} holds no {CONFIG}: it is no folder of save_pretrained{hint}")
+        hint = f"; did you mean {below}?" if (below / CONFIG).is_file() else ""
+        raise MissingFileError(f"{folder} holds no {CONFIG}, so it was not written by save_pretrained{hint}")
     if folder.is_file():
-        raise ArgumentError(f"{folder} is a file: name the folder that save_pretrained wrote. No other file is opened")
+        raise ArgumentError(f"{folder} is a file: pass the folder that save_pretrained wrote")
     if isinstance(folder_or_name, str) and "/" in folder_or_name:
-        from ._hub import download, is_hub_name  # it knows this module
+        from ._hub import download, is_hub_name  # imports this module
 
         if is_hub_name(folder_or_name):
-            return download(folder_or_name)
-    if isinstance(folder_or_name, str) and folder.name == folder_or_name and shipped:
-        unknown_name("pretrained network (nor is there a folder)", folder_or_name, shipped)
-    raise MissingFileError(f"there is no folder {folder}, and no pretrained network of that name")
+            return download(folder_or_name), None
+    if isinstance(folder_or_name, str) and folder.name == folder_or_name:
+        if folder_or_name in (others := other_networks()):
+            raise MissingFileError(missing(folder_or_name))
+        if known := {*trained, *others}:
+            unknown_name("trained network (and there is no such folder)", folder_or_name, known)
+    raise MissingFileError(f"there is no folder {folder}, and no trained network of that name")
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         entries = json.loads(file.read_text("utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{file} is not JSON, so it is damaged: {error}") from error
+        raise ArgumentError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
-        raise ArgumentError(f"{file} must hold a JSON object; it holds {type(entries).__name__}")
+        raise ArgumentError(f"{file} must hold a JSON object; got {type(entries).__name__}")
     if "format" not in entries:
-        raise ArgumentError(f"{file} is of another program: what flexconv writes names its format")
+        raise ArgumentError(f"{file} was not written by flexconv: it has no format entry")
     if entries["format"] != FORMAT:
         raise ArgumentError(
             f"{file}: format is {entries['format']!r}, written by flexconv {entries.get('flexconv', 'unknown')}; "
@@ -223,16 +229,16 @@ def _read_config(file: Path) -> dict[str, Any]:
         )
     for name, kind in _ENTRIES.items():
         if not isinstance(entries.get(name), kind):
-            raise ArgumentError(f"{file}: {name} must be of type {kind.__name__}; it is {entries.get(name)!r}")
+            raise ArgumentError(f"{file}: {name} must be of type {kind.__name__}; got {entries.get(name)!r}")
     if not _WEIGHTS.fullmatch(entries["weights"]):
         raise ArgumentError(
-            f"{file}: weights must name a safetensors file in the same folder; it is {entries['weights']!r}"
+            f"{file}: weights must name a safetensors file in the same folder; got {entries['weights']!r}"
         )
     return entries
 
 
 def _build(file: Path, entries: Mapping[str, Any]) -> Model:
-    """The network without weights: nothing is drawn, no memory is taken."""
+    """The network on the meta device: nothing is initialised or allocated."""
     try:
         kind = ARCHITECTURES.get(entries["architecture"]) or unknown_name(
             "architecture", entries["architecture"], ARCHITECTURES
@@ -242,7 +248,7 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
             if name not in known:
                 unknown_name(f"argument of {entries['architecture']}, config", name, known)
         model = _resample(kind(**entries["config"], device="meta"), entries["resampled"])
-        if (inputs := entries.get("inputs")) is not None:  # networks saved before this was known have none
+        if (inputs := entries.get("inputs")) is not None:  # networks saved by older versions have none
             model.inputs = Inputs.read(inputs)
         return model
     except (TypeError, ValueError) as error:
@@ -253,11 +259,11 @@ def _read_weights(file: Path, digest: str, config: Path) -> dict[str, torch.Tens
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:
-        raise MissingFileError(f"{file} is missing, which {config} names as its weights") from error
+        raise MissingFileError(f"{file} is missing: {config} names it as the weights file") from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise ArgumentError(
-            f"{file} is damaged or belongs to another model: its SHA-256 is not the one in {config} "
-            f"({len(content)} bytes read)"
+            f"{file} is damaged or belongs to another network: its SHA-256 differs from the one in {config} "
+            f"({len(content):,} bytes read)"
         )
     try:
         return safetensors.torch.load(content)
@@ -271,19 +277,19 @@ def _compare_shapes(where: str, model: Model, state: Mapping[str, torch.Tensor])
     if missing or surplus:
         parts = [
             (f"lacks {_some(missing)}", missing),
-            (f"has {_some(surplus)}, which belong to no part of it", surplus),
+            (f"has the unknown entries {_some(surplus)}", surplus),
         ]
         raise ArgumentError(
-            f"{where} does not fit its config: it {' and '.join(text for text, names in parts if names)}"
+            f"{where} does not match its config: it {' and '.join(text for text, names in parts if names)}"
         )
     for name, tensor in expected.items():
         if tensor.shape != state[name].shape:
             raise ArgumentError(
-                f"{where} does not fit its config: {name} has shape {tuple(state[name].shape)}, "
-                f"where its config makes {tuple(tensor.shape)}"
+                f"{where} does not match its config: {name} has shape {tuple(state[name].shape)}, "
+                f"expected {tuple(tensor.shape)}"
             )
         if tensor.is_floating_point() != state[name].is_floating_point():
-            raise ArgumentError(f"{where} does not fit its config: {name} is {state[name].dtype}, not {tensor.dtype}")
+            raise ArgumentError(f"{where} does not match its config: {name} is {state[name].dtype}, not {tensor.dtype}")
 
 
 def _some(names: Collection[str]) -> str:
