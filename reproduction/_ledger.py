@@ -22,7 +22,7 @@ from ._measures import Measure
 
 CIRCUMSTANCES = {
     *("about", "seed", "precision", "engine", "deterministic", "checkpoint_seconds"),
-    *("root", "data.root", "data.split_seed", "images_at_once", "record_every"),
+    *("root", "data.root", "images_at_once", "record_every"),
 }
 # Arguments that were added later, with their defaults: older logs do not state them.
 LATER = {"model.dropout_in": 0.0}

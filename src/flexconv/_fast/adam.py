@@ -25,7 +25,14 @@ class FusedAdam(torch.optim.Adam):
     at every step, but a replay nothing.
     """
 
-    def __init__(self, params: Any, *, lr: float, betas: tuple[float, float], decoupled_weight_decay: bool) -> None:
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        decoupled_weight_decay: bool,
+    ) -> None:
         super().__init__(params, lr=lr, betas=betas, decoupled_weight_decay=decoupled_weight_decay, fused=True)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

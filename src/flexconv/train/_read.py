@@ -29,7 +29,7 @@ from typing import Any
 
 from .._arguments import unknown_name
 from ..errors import ArgumentError, ArgumentTypeError, MissingFileError, MissingPackageError
-from .recipe import KINDS, AnyRecipe, DataRecipe, ModelRecipe
+from .recipe import KINDS, RETIRED, AnyRecipe, DataRecipe, ModelRecipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 _FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
@@ -247,6 +247,9 @@ def _build(cls: type, tree: object, path: str) -> Any:
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key, value in tree.items():
+        if key in RETIRED.get(path, {}):
+            _check_retired(path, key, value)
+            continue
         if key not in fields:
             own = " (what the data set takes is under data.options)" if cls is DataRecipe else ""
             unknown_name(f"key of {path or 'the recipe'}{own}", key, fields)
@@ -261,6 +264,19 @@ def _build(cls: type, tree: object, path: str) -> Any:
     return cls(**values)
 
 
+def _check_retired(path: str, key: str, value: object) -> None:
+    if (fixed := RETIRED[path][key]) not in (value, _number(value)):
+        raise ArgumentError(f"{path}.{key} can no longer be changed from {fixed}; got {value!r}: leave it out")
+
+
+def _number(value: object) -> object:
+    """Text that is a number as that number, such as 1e-3, which YAML reads as text."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
 def _convert(hint: Any, value: object, path: str) -> Any:
     """`value` as the type that a field declares."""
     if typing.get_origin(hint) is types.UnionType:
@@ -270,14 +286,8 @@ def _convert(hint: Any, value: object, path: str) -> Any:
         hint = next(option for option in options if option is not type(None))
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, path)  # type: ignore[arg-type]
-    if typing.get_origin(hint) is tuple:
-        kinds = typing.get_args(hint)
-        if not isinstance(value, Sequence) or len(value) != len(kinds):
-            raise ArgumentTypeError(f"{path} must be a list of {len(kinds)} values; got {value!r}")
-        return tuple(_convert(kind, v, path) for kind, v in zip(kinds, value, strict=True))
-    if hint is float and isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)
+    if hint is float:
+        value = _number(value)
     kind = Mapping if typing.get_origin(hint) is not None else hint
     right = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

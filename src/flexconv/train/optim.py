@@ -14,6 +14,8 @@ from ..nn import FlexConvNd, GaussianMask
 from ..spectrum import alias_penalty
 from .recipe import OptimRecipe, Recipe, ScheduleRecipe
 
+FLOOR = 1e-6  # where the cosine ends
+
 
 def parameter_groups(model: nn.Module, recipe: OptimRecipe) -> list[dict[str, object]]:
     """Every parameter once, in three groups: masks, the frequency factors ω₀ of SIRENs, and the rest.
@@ -40,11 +42,9 @@ def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False
     """Adam, with decoupled weight decay where the recipe has any; or SGD with Nesterov momentum."""
     groups = parameter_groups(model, recipe)
     if recipe.name == "sgd":
-        return torch.optim.SGD(
-            groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=fused
-        )
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9, nesterov=True, fused=fused)
     cls = (fast_version("train.adam") if fused else None) or torch.optim.Adam
-    return cls(groups, lr=recipe.lr, betas=recipe.betas, decoupled_weight_decay=recipe.weight_decay > 0)
+    return cls(groups, lr=recipe.lr, decoupled_weight_decay=recipe.weight_decay > 0)
 
 
 class Schedule:
@@ -69,7 +69,7 @@ class Schedule:
         if self.recipe.name == "constant":
             return base
         top, start = (base * (warmup + 1) / warmup, warmup + 1) if warmup else (base, 0)
-        floor = min(self.recipe.floor, top)
+        floor = min(FLOOR, top)
         return floor + (top - floor) * (1 + math.cos(math.pi * min(1.0, (step - start) / self.decay))) / 2
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> None:

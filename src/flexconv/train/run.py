@@ -248,7 +248,6 @@ def load_data(recipe: Recipe) -> DataSplits:
         settings.name,
         root=settings.root,
         validation=settings.validation,
-        seed=settings.split_seed,
         protocol=settings.protocol,
         **settings.options,
     )
