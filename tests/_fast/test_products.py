@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flexconv._fast.triton_support import fits_32_bits
+from flexconv._registry import fast_version
 from flexconv.ops import conv1d
 from flexconv.ops._complex_product import _real_block_product
 from flexconv.ops._row_product import row_product
@@ -16,6 +17,12 @@ from tests.ops.test_row_product import SHAPES as ROW_SHAPES
 from tests.ops.test_row_product import truth as row_truth
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_products_are_registered_and_leave_other_inputs_to_the_plain_versions():
+    a, b = operands(COMPLEX_SHAPES[0])
+    assert fast_version("ops.complex_product")(a, b, False, b.shape[-1], False) is NotImplemented
+    assert fast_version("ops.row_product")(torch.ones(2, 3), torch.ones(4, 6), 2, 4) is NotImplemented
 
 
 def test_fits_32_bits():

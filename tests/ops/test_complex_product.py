@@ -39,7 +39,7 @@ def test_values_strides_and_gradients(shape, conjugate):
 
 
 @pytest.mark.parametrize("conjugate", [False, True])
-def test_second_gradients(conjugate):
+def test_gradgradcheck(conjugate):
     leaves = [each.requires_grad_() for each in operands((2, 2, 2, 3, 2))]
     assert torch.autograd.gradgradcheck(lambda a, b: complex_product(a, b, conjugate, b.shape[-1], False), leaves)
 

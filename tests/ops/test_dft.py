@@ -163,7 +163,7 @@ def test_computes_gradients_with_one_frozen_operand():
         (Positions(1, 0, 1), Positions(1, 0, 1), Positions(1, 0, 1), 1),
     ],
 )
-def test_shortest_circle(x, weight, y, expected):
+def test_shortest_circular_length(x, weight, y, expected):
     assert shortest_circular_length(x, weight, y) == expected
 
 

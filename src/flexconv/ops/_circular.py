@@ -1,8 +1,8 @@
 """Circular correlation by FFT, y[n] = Σ_j x[(n + j) mod N] · w[j], which `_fft.py` is based on.
 
-In the frequency domain this is Y = X · conj W, summed over input channels. Eager code is differentiated by autograd,
-any number of times. Compilers cannot generate code for complex numbers, so the correlation and its gradient are one
-custom operator each for them.
+In the frequency domain this is Y = X · conj W, summed over input channels. In eager code, autograd differentiates it
+any number of times. Compilers cannot generate code for complex numbers, so under `torch.compile` the correlation is a
+custom operator, and so is its gradient.
 """
 
 from __future__ import annotations

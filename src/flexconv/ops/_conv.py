@@ -17,6 +17,7 @@ from ._geometry import Geometry, Padding, drop_unreachable_taps, output_sizes, r
 from ._reference import reference_conv
 from ._select import select_algorithm
 
+#: computes x, weight, bias, geometry → output
 Algorithm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Geometry], torch.Tensor]
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -49,7 +50,7 @@ def conv1d(
         stride: Step between outputs.
         padding: "same" (odd kernels only; the output length is ⌈length/stride⌉), "causal" (zeros on the left only, so
             that output n depends on inputs ≤ n), "valid" (none), an int for both sides, or a sequence with one entry
-            per axis, which may also be a (left, right) pair. Negative amounts skip samples.
+            per axis: one of these or a (left, right) pair. Negative amounts skip samples.
         dilation: Distance between taps.
         groups: Number of groups of channels that are convolved separately.
         algorithm: "direct" (the cost grows with the number of taps), "fft" (it does not), "dft" (the same, as matrix
@@ -107,7 +108,7 @@ def conv_nd(
     groups: int,
     algorithm: str,
 ) -> torch.Tensor:
-    """Compute conv1d, conv2d or conv3d. In addition, `weight` may be a `FactoredKernel`."""
+    """Compute `conv1d`, `conv2d` or `conv3d`, by `dims`. In addition, `weight` may be a `FactoredKernel`."""
     if algorithm != "auto" and algorithm not in ALGORITHMS:
         unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
     _check_tensors(dims, x, weight, bias, positive_int("groups", groups))
@@ -157,7 +158,7 @@ def _check_tensors(
             raise ArgumentTypeError(f"x is {x.dtype} but {name} is {tensor.dtype}: convert one of them")
     out_channels, fan_in = weight.shape[:2]
     if out_channels % groups:
-        raise ArgumentError(f"weight has {out_channels} output channels, which is not divisible by groups={groups}")
+        raise ArgumentError(f"the {out_channels} output channels of weight must be divisible by groups={groups}")
     if x.shape[1] != fan_in * groups:
         raise ArgumentError(
             f"x has {x.shape[1]} channels, but weight {tuple(weight.shape)} with groups={groups} requires "

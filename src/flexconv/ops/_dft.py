@@ -53,14 +53,14 @@ def dft_conv(
         left_padding = [left for left, _ in pads]
         # Every size has its own matrices and needs its own compiled graph, so index() turns symbols into integers.
         numbers = used.shape[2:], weight.shape[2:], outputs, left_padding, geometry.stride, geometry.dilation
-        size, taps, made, left_padding, stride, dilation = (tuple(index(n) for n in each) for each in numbers)
+        size, taps, out_sizes, left_padding, stride, dilation = (tuple(index(n) for n in each) for each in numbers)
         small_batch = bool(used.shape[0] * used.shape[1] <= SMALL_BATCH)  # one graph serves many batch sizes
         plan_for = make_plan if torch.compiler.is_compiling() else cached_plan
-        plan = plan_for(size, taps, made, left_padding, stride, dilation, kind, small_batch=small_batch)
+        plan = plan_for(size, taps, out_sizes, left_padding, stride, dilation, kind, small_batch=small_batch)
     if plan is None:
         return fft_conv(x, weight, bias, geometry)
     with no_autocast(device):
-        kernel_dtype = dtype if _has_rounding_errors(plan, weight) else torch.promote_types(dtype, torch.float32)
+        kernel_dtype = dtype if _half_precision_suffices(plan, weight) else torch.promote_types(dtype, torch.float32)
         y = _dft_conv(used.to(dtype), weight.to(kernel_dtype), outputs, geometry.groups, plan)
         return y if bias is None else y + bias.to(dtype).reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -82,22 +82,22 @@ def _dft_conv(
 
 
 def _depthwise_product(spectra: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """The elementwise complex product: there are no channels to sum over."""
+    """Return the elementwise complex product. There are no channels to sum over."""
     real = spectra[0] * kernel[0] - spectra[1] * kernel[1]
     return torch.stack([real, spectra[0] * kernel[1] + spectra[1] * kernel[0]])
 
 
-def _has_rounding_errors(plan: Plan, weight: torch.Tensor | FactoredKernel) -> bool:
-    """Whether the kernel can be transformed in half precision, because its matrices include their rounding errors.
+def _half_precision_suffices(plan: Plan, weight: torch.Tensor | FactoredKernel) -> bool:
+    """Whether the kernel may be transformed in half precision, because its matrices include their rounding errors.
 
-    Otherwise it is transformed in float32, since several products would round it several times. This holds also for
-    long sequences with a dense kernel, for which bfloat16 has errors above 0.6 %.
+    Otherwise it is transformed in float32, because every one of several products would round it. This includes long
+    sequences with a kernel that is not factored, for which bfloat16 has errors above 0.6 %.
     """
     return plan.kind == "single" or (plan.kind == "two-level" and isinstance(weight, FactoredKernel))
 
 
 def _matrices(spec: TransformSpec, like: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The matrices of a transform on the device of a tensor; empty ones of the same shapes if that has no data."""
+    """Return the matrices of a transform on the device of a tensor, or empty ones if the tensor has no data."""
     if torch.compiler.is_compiling():
         positions = tuple((each.number, each.start, each.step) for each in spec.positions)
         return constant_matrices(spec.kind, spec.lengths, positions, spec.kernel, dtype, like.device)

@@ -67,7 +67,7 @@ def _single_matrix(spec: TransformSpec) -> list[np.ndarray]:
     total = np.zeros((1, 1))
     for axis, (length, positions) in enumerate(zip(spec.lengths, spec.positions, strict=True)):
         last = axis == len(spec.lengths) - 1
-        angles = _angles(length, _half_frequencies(length) if last else 2 * np.arange(length), positions)
+        angles = _angles(length, _half_integer_frequencies(length) if last else 2 * np.arange(length), positions)
         total = total[:, None, :, None] + angles[None, :, None, :]
         total = total.reshape(total.shape[0] * total.shape[1], -1)
     return [_real_and_imaginary(spec, total)]
@@ -75,7 +75,7 @@ def _single_matrix(spec: TransformSpec) -> list[np.ndarray]:
 
 def _separable_matrices(spec: TransformSpec) -> list[np.ndarray]:
     """[(part, frequency), position] for the last axis, then [(part, frequency), (position, part)] for those before."""
-    angles = _angles(spec.lengths[-1], _half_frequencies(spec.lengths[-1]), spec.positions[-1])
+    angles = _angles(spec.lengths[-1], _half_integer_frequencies(spec.lengths[-1]), spec.positions[-1])
     matrices = [_real_and_imaginary(spec, angles)]
     for length, positions in zip(spec.lengths[-2::-1], spec.positions[-2::-1], strict=True):
         angles = _angles(length, 2 * np.arange(length), positions)
@@ -95,17 +95,18 @@ def _two_level_matrices(spec: TransformSpec) -> list[np.ndarray]:
     outer, inner = spec.lengths
     (positions,) = spec.positions
     sign = 1.0 if spec.kernel else -1.0
-    row_angles = _angles(outer, _half_frequencies(outer), Positions(positions.number // inner, 0, positions.step))
+    rows = Positions(positions.number // inner, 0, positions.step)
+    row_angles = _angles(outer, _half_integer_frequencies(outer), rows)
     column_matrix = _scale(spec) * np.stack([np.cos(row_angles), sign * np.sin(row_angles)], 1).reshape(outer, -1)
-    doubled = np.add.outer(_half_frequencies(outer), 2 * outer * np.arange(inner)).ravel()
+    doubled = np.add.outer(_half_integer_frequencies(outer), 2 * outer * np.arange(inner)).ravel()
     angles = _angles(outer * inner, doubled, Positions(inner, positions.start, positions.step))
     cos, sin = np.cos(angles), sign * np.sin(angles)
     row_matrices = np.stack([np.stack([cos, -sin], 1), np.stack([sin, cos], 1)], 1)
     return [column_matrix, row_matrices.reshape(outer // 2, 2 * inner, 2 * inner)]
 
 
-def _half_frequencies(length: int) -> np.ndarray:
-    """Twice the frequencies ½, 3/2, … of the last axis: the first half, since the second half mirrors it."""
+def _half_integer_frequencies(length: int) -> np.ndarray:
+    """2f for the frequencies f = ½, 3/2, … below length/2. The others are their mirror images."""
     return 2 * np.arange(length // 2) + 1
 
 

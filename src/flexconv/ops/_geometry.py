@@ -50,7 +50,7 @@ def span(taps: int, dilation: int) -> int:
 
 
 def output_size(length: int, taps: int, stride: int, pads: tuple[int, int], dilation: int) -> int:
-    """Return the number of outputs along one axis."""
+    """Return the number of outputs along one axis, for an input of `length` samples and a kernel of `taps` taps."""
     return (length + pads[0] + pads[1] - span(taps, dilation)) // stride + 1
 
 
@@ -65,8 +65,8 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
 
     Arguments:
         padding: A name, an int, or a sequence with one entry per axis: a name, an int or a (left, right) pair. "same"
-            pads both sides equally so that the output is as large as the input, which requires an odd kernel size or
-            an even dilation. "causal" pads the left side only. "valid" does not pad.
+            pads both sides equally, so that with stride 1 the output is as large as the input. It requires an odd
+            kernel size or an even dilation. "causal" pads the left side only. "valid" does not pad.
         kernel_size: Number of taps per axis.
         dilation: Dilation per axis.
 
@@ -81,15 +81,6 @@ def resolve_padding(padding: Padding, kernel_size: Sequence[int], dilation: Sequ
     if len(entries) != dims:
         raise ArgumentError(f"padding must have {dims} entries, one per axis; got {len(entries)}: {padding!r}")
     return tuple(_resolve_axis(*each) for each in zip(entries, kernel_size, dilation, strict=True))
-
-
-def plain_padding(padding: Padding) -> Padding:
-    """Return `padding` in the same form, with Python ints in place of other integer types such as those of NumPy."""
-    if isinstance(padding, str):
-        return padding
-    if (number := as_int(padding)) is not None:
-        return number
-    return tuple(map(plain_padding, padding)) if isinstance(padding, Sequence) else padding  # type: ignore[return-value]
 
 
 def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) -> tuple[int, int]:
@@ -116,11 +107,20 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
     raise ArgumentTypeError(f"padding of one axis must be a name, an int or a (left, right) pair; got {entry!r}")
 
 
+def plain_padding(padding: Padding) -> Padding:
+    """Return `padding` in the same form, with Python ints in place of other integer types such as those of NumPy."""
+    if isinstance(padding, str):
+        return padding
+    if (number := as_int(padding)) is not None:
+        return number
+    return tuple(map(plain_padding, padding)) if isinstance(padding, Sequence) else padding  # type: ignore[return-value]
+
+
 def drop_unreachable_taps(x: torch.Tensor, weight: Kernel, geometry: Geometry) -> tuple[Kernel, Geometry]:
     """Remove outer taps that are only ever multiplied by padding.
 
-    Tap j is multiplied by x[n·stride + j·d − left] for n = 0 … N − 1. It contributes only if that range overlaps [0,
-    L). For example, a centred kernel of 33 taps on 8 pixels is reduced to 15 taps.
+    Tap j is multiplied by x[n·stride + j·d − left] for n = 0 … N − 1. It contributes only if these positions overlap
+    [0, L). For example, a centred kernel of 33 taps on 8 pixels is reduced to 15 taps.
     """
     pads = list(geometry.pads)
     for axis, (stride, (left, right), dilation) in enumerate(
