@@ -1,28 +1,45 @@
-"""What stands behind a convolution, as compiled regions and step by step."""
+"""Fused blocks compute what the plain networks compute."""
 
+import contextlib
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from flexconv import FlexConv2d
-from flexconv._fast import blocks as _block
+from flexconv._fast import blocks
+from flexconv._fast.blocks import fused_blocks
 from flexconv._fast.regions import compiled_regions
 from flexconv.models import CIFARResNet, FlexNet, FlexTCN
 
 SMALL = {"num_classes": 3, "generator_options": {"hidden": 4}}
+
+
+def flexnet(**options):
+    return FlexNet(in_channels=2, image_size=6, widths=[3, 4], **SMALL, **options)
+
+
+def flextcn(**options):
+    return FlexTCN(in_channels=2, length=8, widths=[3, 4], readout="mean", **SMALL, **options)
+
+
+def resnet(dropout):
+    return CIFARResNet(in_channels=2, image_size=6, depth=8, width=2, shortcut="conv", conv="flex", **SMALL)
+
+
 MODELS = {
-    "flexnet": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, **SMALL),
-    "flexnet layer": lambda: FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.3, norm="layer", **SMALL),
-    "flextcn": lambda: FlexTCN(in_channels=2, length=8, widths=[3, 4], dropout=0.3, readout="mean", **SMALL),
-    "resnet": lambda: CIFARResNet(in_channels=2, image_size=6, depth=8, width=2, shortcut="conv", conv="flex", **SMALL),
+    "flexnet": flexnet,
+    "flexnet layer": partial(flexnet, norm="layer"),
+    "flextcn": flextcn,
+    "resnet": resnet,
 }
 
 
 @pytest.fixture(autouse=True)
 def quick_compiler(monkeypatch):
-    for region in (_block._add_relu, _block._norm_relu):
+    for region in (blocks._add_relu, blocks._norm_relu):
         compiled = torch.compile(region.function, backend="aot_eager", fullgraph=True, dynamic=False)
         monkeypatch.setitem(region.__dict__, "compiled", compiled)
 
@@ -35,18 +52,21 @@ def random_biases(model):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_regions_compute_what_the_modules_do(name):
+@pytest.mark.parametrize("fuse", [True, False])
+def test_compiled_fused_blocks_match_plain_networks(name, fuse):
+    """With dropout, whose random numbers differ, both networks are fused and one of them is compiled."""
     torch.manual_seed(0)
-    model = random_biases(MODELS[name]()).double()
+    model = random_biases(MODELS[name](dropout=0.3 if fuse else 0.0)).double()
     other = copy.deepcopy(model)
     x = torch.randn(5, 2, *[8] if model.dims == 1 else [6, 6], dtype=torch.float64)
     for _ in range(2):
         model.zero_grad()
         other.zero_grad()
         torch.manual_seed(1)
-        y = model(x)
+        with fused_blocks(model) if fuse else contextlib.nullcontext():
+            y = model(x)
         torch.manual_seed(1)
-        with compiled_regions():
+        with compiled_regions(), fused_blocks(other):
             z = other(x)
         y.square().sum().backward()
         z.square().sum().backward()
@@ -56,12 +76,12 @@ def test_regions_compute_what_the_modules_do(name):
     for (key, mine), yours in zip(model.named_buffers(), other.named_buffers(), strict=True):
         torch.testing.assert_close(yours[1], mine, msg=lambda text, key=key: key + text)
     gradients = [p.grad.data_ptr() for p in other.parameters()]
-    assert len(set(gradients)) == len(gradients)  # or clipping one would clip two
+    assert len(set(gradients)) == len(gradients)  # clipping one must not clip two
 
 
-def test_a_bias_before_a_batch_norm_has_a_gradient_of_zero():
-    model = random_biases(MODELS["flexnet"]())
-    with compiled_regions():
+def test_bias_before_batch_norm_has_zero_gradient():
+    model = random_biases(flexnet(dropout=0.3))
+    with compiled_regions(), fused_blocks(model):
         model(torch.randn(5, 2, 6, 6)).sum().backward()
     biases = [module.bias for module in model.modules() if isinstance(module, FlexConv2d)]
     assert len(biases) == 5
@@ -83,37 +103,37 @@ def test_a_bias_before_a_batch_norm_has_a_gradient_of_zero():
     ],
     ids=str,
 )
-def test_a_pointwise_convolution_is_a_product(conv, is_product, monkeypatch):
+def test_pointwise_convolution_is_a_matrix_product(conv, is_product, monkeypatch):
     x = torch.randn(4, 2, 5, 5)
     products = []
     bmm = torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda *args: products.append(1) or bmm(*args))
     with compiled_regions():
-        y, bias = _block.without_bias(conv, x)
+        y, bias = blocks.without_bias(conv, x)
     assert bool(products) == is_product
     torch.testing.assert_close(y if bias is None else y + bias[:, None, None], conv(x))
-    y, bias = _block.without_bias(conv, x)
+    y, bias = blocks.without_bias(conv, x)
     assert bias is None
     assert torch.equal(y, conv(x))
 
 
-def test_hooks_see_their_modules_called():
-    block = MODELS["flexnet"]().blocks[1]
+def test_forward_hooks_are_called():
+    block = flexnet(dropout=0.3).blocks[1]
     calls = []
     watched = (block.shortcut, block.dropout, block.conv2, block.norm2)
     for module in watched:
         module.register_forward_hook(lambda module, *_: calls.append(module))
-    with compiled_regions():
+    with compiled_regions(), fused_blocks(block):
         block(torch.randn(4, 3, 6, 6))
     assert sorted(map(id, calls)) == sorted(map(id, watched))
 
 
-def test_batches_are_counted_once_whoever_counts():
-    model = MODELS["flexnet"]()
+def test_every_batch_norm_counts_each_batch_once():
+    model = flexnet(dropout=0.3)
     model.stem_norm.register_forward_hook(lambda *_: None)  # so that it runs by itself
     model.blocks[0].norm1.eval()
     model.blocks[1].dropout.register_forward_hook(lambda *_: None)
-    with compiled_regions():
+    with compiled_regions(), fused_blocks(model):
         for _ in range(2):
             model(torch.randn(4, 2, 6, 6))
     counts = {name: int(buffer) for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")}
@@ -121,7 +141,7 @@ def test_batches_are_counted_once_whoever_counts():
     assert set(counts.values()) == {2}
 
 
-def test_modules_of_users_are_called():
+def test_replaced_modules_are_called():
     class Twice(nn.BatchNorm2d):
         def forward(self, x):
             return 2 * super().forward(x)
@@ -131,36 +151,51 @@ def test_modules_of_users_are_called():
             return super().forward(x) + torch.arange(36.0).view(6, 6)
 
     torch.manual_seed(0)
-    model = MODELS["flexnet"]()
+    model = flexnet(dropout=0.3)
     model.stem_norm, model.stem, model.blocks[0] = Twice(3), Shifted(2, 3, 5), nn.Identity()
     other = copy.deepcopy(model)
     model.blocks[1].dropout, other.blocks[1].dropout = nn.Dropout2d(0.3), nn.Dropout2d(0.3)
     x = torch.randn(4, 2, 6, 6)
     torch.manual_seed(1)
-    with compiled_regions():
+    with compiled_regions(), fused_blocks(other):
         y = other(x)
     torch.manual_seed(1)
     torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
     assert other.stem_norm.num_batches_tracked == 1
 
 
-def test_dropout_keeps_its_share_and_the_mean():
+def test_dropout_keeps_the_requested_share_and_the_mean():
     block = FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.2, **SMALL).blocks[0]
     x = torch.rand(64, 3, 32, 32) + 1.0
     torch.manual_seed(0)
-    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.dropout)
+    y = blocks.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.dropout)
     assert abs((y == 0).float().mean() - 0.2) < 0.003
     assert torch.allclose(y[y != 0], 1.25 * x[y != 0])
     assert abs(y.mean() - x.mean()) < 0.01
-    assert torch.equal(_block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.eval().dropout), x)
+    assert torch.equal(blocks.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=block.eval().dropout), x)
 
 
 def test_dropout_rounds_once_in_half_precision():
     x = torch.rand(10_000).bfloat16()
-    y = _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(0.1))
+    y = blocks.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(0.1))
     assert torch.equal(y[y != 0], (x.float() / 0.9).bfloat16()[y != 0])
 
 
-def test_dropout_of_everything_leaves_nothing():
+def test_dropout_with_p_1_returns_zeros():
     x = torch.ones(4, 3, 5, 5)
-    assert not _block.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(1.0)).any()
+    assert not blocks.conv_norm_relu(nn.Identity(), nn.Identity(), x, dropout=nn.Dropout(1.0)).any()
+
+
+def test_blocks_are_restored_after_an_error():
+    model = flexnet(dropout=0.3)
+    with pytest.raises(RuntimeError), fused_blocks(model):
+        model(torch.randn(2, 2, 6, 6, dtype=torch.complex64))
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_forward_set_by_the_user_is_not_replaced():
+    model = flexnet(dropout=0.3)
+    model.blocks[0].forward = mine = lambda x: x
+    with fused_blocks(model):
+        assert model.blocks[0].forward is mine
+    assert model.blocks[0].forward is mine

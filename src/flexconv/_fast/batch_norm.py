@@ -1,8 +1,8 @@
-"""Batch norm in training, laid out for compilers: sums are taken of short pieces first.
+"""Batch norm in training, written for a compiler: sums are computed over short pieces first.
 
-A sum over a batch of long rows is few and long sums, which GPUs do badly, and whatever computes the summands has to be
-stored before. Pieces that fit into registers are summed where they are computed, mean and variance from one read. So
-are gradients, since every number of a channel goes to its pieces first, and from there to all positions.
+A sum over a batch of long rows is slow on a GPU, and its summands have to be written to memory first. Pieces that fit
+into registers are summed where they are computed, with mean and variance from one read. The same holds for gradients,
+because every per-channel value is expanded to the pieces first and from there to all positions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 import torch
 
-LONGEST_PIECE = 1024  # what inductor sums in one go
+LONGEST_PIECE = 1024  # the longest sum that inductor keeps in registers
 SHORTEST_PIECE = 128
 
 
@@ -27,7 +27,7 @@ def batch_norm(
     pieces = wide.reshape(*x.shape[:2], row // piece_length(row), piece_length(row))
     means = pieces.mean(-1)
     mean = means.mean((0, 2))
-    # what is subtracted needs no gradient: a square is smallest around its mean
+    # no gradient through the mean: a variance is stationary with respect to it
     within = (pieces - means.detach().unsqueeze(-1)).square().mean(-1)
     variance = (within + (means - mean.detach().unsqueeze(-1)).square()).mean((0, 2))
     slope = torch.rsqrt(variance + eps) * scale
@@ -37,6 +37,6 @@ def batch_norm(
 
 
 def piece_length(row: int) -> int:
-    """The largest divisor of a row that is not too long; the row itself where there is none of a useful size."""
+    """The largest divisor of a row up to LONGEST_PIECE, or the row itself if that divisor is too small."""
     longest = next(n for n in range(min(row, LONGEST_PIECE), 0, -1) if row % n == 0)
     return longest if longest >= SHORTEST_PIECE else row

@@ -1,11 +1,17 @@
-"""What stands behind a convolution: norm, shortcut, ReLU, dropout. Step by step, or as one compiled region."""
+"""Fused forward passes of the networks in `flexconv.models`, swapped in while a fast engine runs a step.
+
+The networks are ordinary modules: convolution, norm, ReLU, dropout, sum. Inside `fused_blocks(model)` their `forward`
+is replaced by the functions of this file, which compute the same, with everything after a convolution in one compiled
+region. Other modules, and those whose `forward` was set by the user, are left as they are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Iterable
-from typing import TypeAlias, TypeGuard
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +19,89 @@ from torch import nn
 
 from .._hooks import hooks_of
 from ..errors import ArgumentError
+from ..models import CIFARResNet, FlexNet, FlexTCN
 from ..models._norm import normalise
+from ..models.flexnet import FlexNetBlock
+from ..models.flextcn import FlexTCNBlock
+from ..models.resnet import CIFARResNetBlock
 from ..nn import FlexConv1d, FlexConv2d
 from .batch_norm import batch_norm
 from .dropout import draw, is_plain_dropout, keep
 from .regions import Region, regions_are_compiled
 
-Shortcut: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # [batch, channels, …], and a bias that is left to add
+Shortcut: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # [batch, channels, …], and a bias still to be added
+
+
+# --- the networks -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fused_blocks(model: nn.Module) -> Iterator[None]:
+    """Inside, the networks and blocks of `flexconv.models` in `model` use their fused forward passes."""
+    swapped = []
+    for module in model.modules():
+        fused = _FUSED.get(type(module))
+        if fused is not None and "forward" not in vars(module):
+            module.forward = functools.partial(fused, module)
+            swapped.append(module)
+    try:
+        yield
+    finally:
+        for module in swapped:
+            del module.forward
+
+
+def _flexnet(net: FlexNet, x: torch.Tensor) -> torch.Tensor:
+    net._check_input(x)
+    _count_batch(net.blocks, net.stem_norm)
+    x = conv_norm_relu(net.stem, net.stem_norm, net.dropout_in(x))
+    for block in net.blocks:
+        x = block(x)
+    return net.head(x.mean((2, 3)))
+
+
+def _flexnet_block(block: FlexNetBlock, x: torch.Tensor) -> torch.Tensor:
+    h = conv_norm_relu(block.conv1, block.norm1, x, dropout=block.dropout)
+    return conv_norm_relu(block.conv2, block.norm2, h, before=without_bias(block.shortcut, x))
+
+
+def _flextcn(net: FlexTCN, x: torch.Tensor, lengths: Any = None) -> torch.Tensor:
+    if lengths is None:
+        _count_batch(net.blocks)
+    return FlexTCN.forward(net, x, lengths)
+
+
+def _flextcn_block(block: FlexTCNBlock, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+    h = conv_norm_relu(block.conv1, block.norm1, x, dropout=block.dropout, lengths=lengths)
+    shortcut = without_bias(block.shortcut, x)
+    return conv_norm_relu(block.conv2, block.norm2, h, dropout=block.dropout, after=shortcut, lengths=lengths)
+
+
+def _resnet(net: CIFARResNet, x: torch.Tensor) -> torch.Tensor:
+    net._check_input(x)
+    _count_batch(net.blocks, net.stem_norm)
+    x = conv_norm_relu(net.stem, net.stem_norm, x)
+    for block in net.blocks:
+        x = block(x)
+    return net.head(x.mean((2, 3)))
+
+
+def _resnet_block(block: CIFARResNetBlock, x: torch.Tensor) -> torch.Tensor:
+    h = conv_norm_relu(block.conv1, block.norm1, x)
+    return conv_norm_relu(block.conv2, block.norm2, h, before=(block.shortcut(x), None))
+
+
+_FUSED: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
+    FlexNet: _flexnet,
+    FlexNetBlock: _flexnet_block,
+    FlexTCN: _flextcn,
+    FlexTCNBlock: _flextcn_block,
+    CIFARResNet: _resnet,
+    CIFARResNetBlock: _resnet_block,
+}
+
+
+# --- convolution, norm, shortcut, ReLU, dropout -----------------------------------------------------------------------
 
 
 def conv_norm_relu(
@@ -34,8 +116,8 @@ def conv_norm_relu(
 ) -> torch.Tensor:
     """ReLU(dropout(ReLU(norm(conv(x)) + before)) + after) for x [batch, channels, …]; `lengths` as in `normalise`.
 
-    What is not given is left out, the outer ReLU with `after`. Inside `compiled_regions()` everything behind the
-    convolution is one region; it leaves the count of batches to `count_batch`.
+    Arguments that are not given are left out, and the outer ReLU with `after`. Inside `compiled_regions()` everything
+    after the convolution is one region, which leaves the count of batches to `_count_batch`.
     """
     if dropout is not None and not is_plain_dropout(dropout):
         y = dropout(conv_norm_relu(conv, norm, x, before=before, lengths=lengths))
@@ -46,7 +128,7 @@ def conv_norm_relu(
         assert norm.momentum is not None
         y, bias = without_bias(conv, x)
         if y[:, 0].numel() <= 1:
-            raise ArgumentError(f"a batch norm in training needs more than one value per channel; got {list(y.shape)}")
+            raise ArgumentError(f"batch norm needs more than one value per channel in training; got {list(y.shape)}")
         statistics = norm.running_mean, norm.running_var, norm.momentum, norm.eps
         return _norm_relu(y, bias, before, *draw(dropout, y), after, norm.weight, norm.bias, *statistics)
     y = normalise(norm, conv(x), lengths)
@@ -56,23 +138,23 @@ def conv_norm_relu(
 
 
 def without_bias(conv: nn.Module, x: torch.Tensor) -> Shortcut:
-    """conv(x), and None; inside `compiled_regions()` what it is without its bias, and the bias.
+    """Return conv(x) and None; inside `compiled_regions()` the result without the bias, and the bias.
 
-    A region takes the gradient of a bias together with others. A 1×1 convolution without one is a matrix product.
+    A region computes the gradient of the bias together with others. A 1×1 convolution without bias is a matrix product.
     """
     if regions_are_compiled() and not hooks_of(conv):
         if type(conv) is FlexConv1d or type(conv) is FlexConv2d:
             return conv._convolve(x, None), conv.bias
         if _is_pointwise(conv):
-            weight = conv.weight.flatten(1).expand(len(x), -1, -1)  # torch.matmul would lay x out anew
+            weight = conv.weight.flatten(1).expand(len(x), -1, -1)  # torch.matmul would copy x
             return torch.bmm(weight, x.flatten(2)).unflatten(2, x.shape[2:]), conv.bias
     return conv(x), None
 
 
-def count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
-    """One more batch for those norms that `conv_norm_relu` runs as regions, in one operation.
+def _count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
+    """Increase `num_batches_tracked` of the norms that `conv_norm_relu` runs as regions, in one operation.
 
-    They are looked for among `norms` and what the blocks call norm1 and norm2.
+    These are `norms`, and norm1 and norm2 of the blocks.
     """
     if regions_are_compiled():
         children = (child for block in blocks for child in block.named_children())
@@ -109,8 +191,8 @@ def _norm_relu(
 ) -> torch.Tensor:
     """ReLU(dropout(ReLU(batch_norm(x + bias) + before)) + after), in training.
 
-    The mean that is taken off takes the bias off with it: it is left out, and only the running mean knows of it. Its
-    gradient here is exactly zero; step by step it is rounding, of which Adam makes a random walk.
+    Subtracting the mean removes the bias, so it is left out and only added to the running mean. Its gradient is exactly
+    zero here; computed step by step it is rounding noise, which Adam turns into a random walk.
     """
     if bias is not None:
         shift = shift + 0.0 * bias
@@ -126,14 +208,14 @@ def _norm_relu(
 
 
 def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
-    """Torch's own with its usual settings, in training, with no hook that would want to be called."""
+    """Whether this is torch's own batch norm with its usual settings, in training and without hooks."""
     if not (type(norm) is nn.BatchNorm1d or type(norm) is nn.BatchNorm2d) or hooks_of(norm):
         return False
     return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
 
 
 def _is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
-    """Torch's own, 1×1, of one group, without stride or padding."""
+    """Whether this is torch's own 1×1 convolution with one group and without stride or padding."""
     if not (type(conv) is nn.Conv1d or type(conv) is nn.Conv2d) or isinstance(conv.padding, str):
         return False
     return math.prod((*conv.kernel_size, *conv.stride, conv.groups)) == 1 and not any(conv.padding)

@@ -10,17 +10,18 @@ from contextlib import AbstractContextManager
 from torch import nn
 
 from .._registry import provide
+from .blocks import fused_blocks
 from .kernel_batch import KernelsTogether
 from .regions import compiled_regions, provide_region
 
 
 @contextlib.contextmanager
-def fast_step(model: nn.Module, kernels: KernelsTogether) -> Iterator[None]:  # noqa: ARG001
+def fast_step(model: nn.Module, kernels: KernelsTogether) -> Iterator[None]:
     """Inside, `model` computes a step with everything that exists for speed.
 
     `kernels` must have been made for the model at its current kernel sizes.
     """
-    with compiled_regions(), kernels.ahead():
+    with compiled_regions(), fused_blocks(model), kernels.ahead():
         yield
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options
-from .._fast.blocks import conv_norm_relu, count_batch, without_bias
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
 from ._norm import make_norm
@@ -106,8 +106,8 @@ class FlexNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
-        count_batch(self.blocks, self.stem_norm)
-        x = conv_norm_relu(self.stem, self.stem_norm, self.dropout_in(x))
+        x = self.dropout_in(x)
+        x = F.relu(self.stem_norm(self.stem(x)))
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
@@ -139,5 +139,5 @@ class FlexNetBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = conv_norm_relu(self.conv1, self.norm1, x, dropout=self.dropout)
-        return conv_norm_relu(self.conv2, self.norm2, h, before=without_bias(self.shortcut, x))
+        h = self.dropout(F.relu(self.norm1(self.conv1(x))))
+        return F.relu(self.norm2(self.conv2(h)) + self.shortcut(x))

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
-from .._fast.blocks import conv_norm_relu, count_batch, without_bias
 from ..errors import ArgumentError
 from ..nn import can_look, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
-from ._norm import make_norm
+from ._norm import make_norm, normalise
 
 READOUTS = ("last", "mean", "every")
 
@@ -120,8 +120,6 @@ class FlexTCN(Model):
             x = hide_padding(x, lengths)
         elif x.shape[-1] == 0 and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
-        if lengths is None:
-            count_batch(self.blocks)
         x = self.dropout_in(x)
         for block in self.blocks:
             x = block(x, lengths)
@@ -172,9 +170,9 @@ class FlexTCNBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = conv_norm_relu(self.conv1, self.norm1, x, dropout=self.dropout, lengths=lengths)
-        shortcut = without_bias(self.shortcut, x)
-        return conv_norm_relu(self.conv2, self.norm2, h, dropout=self.dropout, after=shortcut, lengths=lengths)
+        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), lengths)))
+        h = self.dropout(F.relu(normalise(self.norm2, self.conv2(h), lengths)))
+        return F.relu(h + self.shortcut(x))
 
 
 def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options, per_axis, positive_int, unknown_name
-from .._fast.blocks import conv_norm_relu, count_batch
 from ..errors import ArgumentError
 from ._base import Model
 from ._convolution import ConvolutionFactory, centred_grid
@@ -121,8 +120,7 @@ class CIFARResNet(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
-        count_batch(self.blocks, self.stem_norm)
-        x = conv_norm_relu(self.stem, self.stem_norm, x)
+        x = F.relu(self.stem_norm(self.stem(x)))
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
@@ -157,8 +155,8 @@ class CIFARResNetBlock(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = conv_norm_relu(self.conv1, self.norm1, x)
-        return conv_norm_relu(self.conv2, self.norm2, h, before=(self.shortcut(x), None))
+        h = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(h)) + self.shortcut(x))
 
 
 class PaddedShortcut(nn.Module):
