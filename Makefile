@@ -41,6 +41,7 @@ demo: .venv/ready
 # docs/results.md with its figures, and results/README.md, from the logs in results/
 paper: .venv/ready
 	$(BIN)/python -m reproduction all
+	$(BIN)/python -m reproduction results
 
 bench: .venv/ready
 	$(FLEXCONV) bench

@@ -17,7 +17,7 @@ except ImportError as missing:
 from flexconv.errors import ArgumentError, FlexConvError
 from flexconv.train import Interrupted
 
-from . import ITEMS, Item, Ledger, _page, _plan, _smoke, _work, items
+from . import ITEMS, Item, Ledger, _page, _plan, _results, _smoke, _work, items
 from . import ship as ship_run
 from ._console import console, print_table, say
 from ._files import DOCS, RESULTS, ROOT, WEIGHTS, write
@@ -102,6 +102,13 @@ def everything(
     _draw(items(), ledger, docs / _page.IMAGES)
     write(docs / "results.md", _page.page(items(), ledger))
     say(f"wrote {_short(docs / 'results.md')} and {_short(docs / _page.IMAGES)}")
+
+
+@app.command("results")
+def write_results(results: Results = RESULTS) -> None:
+    """Write results/README.md: what is in the folder, all runs, and the tables of measurements."""
+    write(results / "README.md", _results.readme(Ledger(results)))
+    say(f"wrote {_short(results / 'README.md')}")
 
 
 @app.command()

@@ -94,7 +94,7 @@ class Table(Item):
             "size",
             *(f"{column.title}, {whose}" for column in self.columns for whose in self._of(column)),
         )
-        matches = self._matches(ledger)
+        matches = self.matches(ledger)
         rows = [self._row(row, matches) for row in self.rows]
         grid = Grid(titles, tuple(rows), right=titles[1:])
         own = {self.recipe(row, column) for row in self.rows if not row.beside for column in self.columns} - {None}
@@ -117,7 +117,7 @@ class Table(Item):
             return {}
         return {self.name: functools.partial(_styled, self.draw, ledger)}
 
-    def _matches(self, ledger: Ledger) -> dict[str, list[Match]]:
+    def matches(self, ledger: Ledger) -> dict[str, list[Match]]:
         """The logs of every recipe. Runs of another length are listed under the closest recipe."""
         found = {name: ledger.of(name) for name in self.recipes}
         nearest: dict[Path, int] = {}

@@ -13,6 +13,7 @@ from reproduction import Ledger, items
 from reproduction.__main__ import run as command
 from reproduction._page import page
 from reproduction._plan import WANTED, estimate, plan, to_ship
+from reproduction._results import readme
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -26,6 +27,18 @@ def ledger():
 
 def test_results_page_is_up_to_date(ledger):
     assert (ROOT / "docs/results.md").read_text("utf-8").rstrip() == page(items(), ledger).rstrip(), f"run: {AGAIN}"
+
+
+def test_results_readme_is_up_to_date(ledger):
+    assert (RESULTS / "README.md").read_text("utf-8") == readme(ledger), "run: python -m reproduction results"
+
+
+def test_results_readme_lists_every_file_and_run(ledger):
+    text = (RESULTS / "README.md").read_text("utf-8")
+    for path in [*(RESULTS / "bench").iterdir(), *(RESULTS / "timing").rglob("*.json")]:
+        assert f"`{path.relative_to(RESULTS)}`" in text
+    for log in ledger.logs:
+        assert text.count(f"\n| {log.path.name} |") == 1
 
 
 def test_results_page_links_every_picture(ledger):
