@@ -58,10 +58,10 @@ def _target(log: Log) -> np.ndarray:
 
 def _drawn(log: Log) -> np.ndarray | None:
     """What the generator drew, [3, height, width] on [0, 1]."""
-    from flexconv.data import read_picture
+    from flexconv.data import read_image
 
     path = log.path / "reconstructions" / "flower.png"
-    return read_picture(path, mode="RGB").numpy() / 255 if path.is_file() else None
+    return read_image(path, mode="RGB").numpy() / 255 if path.is_file() else None
 
 
 def _middle(picture: np.ndarray | None, log: Log) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Shared by all tests: one thread per worker, reproducible numbers, the golden files."""
+"""Shared by all tests: one thread per worker, reproducible numbers, golden files, and skips for missing data sets."""
 
 from __future__ import annotations
 
+import collections
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # is read when Triton is imported, where there is one
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
 import torch._dynamo
 from hypothesis import settings
@@ -33,9 +34,9 @@ def _seed():
 
 @pytest.fixture(scope="session")
 def unpacked(tmp_path_factory):
-    """A data root with the real sets that lie packed beside the repository; None where there are none.
+    """A data root with the published data sets that are packed beside the repository; None if there are none.
 
-    Whichever worker comes first unpacks them, the others wait. What needs a decoder that is not here is left out.
+    The first worker unpacks them, and the others wait. Data sets that need a decoder that is not installed are omitted.
     """
     unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
     if not unpack.is_file():
@@ -57,13 +58,39 @@ def unpacked(tmp_path_factory):
 
 @pytest.fixture
 def real_data(monkeypatch, request):
-    """FLEXCONV_DATA, where the user has set it; else what `unpacked` has."""
+    """Set FLEXCONV_DATA to the data sets of `unpacked`, unless the user has set it."""
     if "FLEXCONV_DATA" not in os.environ and (root := request.getfixturevalue("unpacked")) is not None:
         monkeypatch.setenv("FLEXCONV_DATA", str(root))
 
 
+MISSING_DATA = "missing data set: "
+
+
+def skip_without_data(name):
+    """Skip the test if the published data set is not in the data root; the end of the run lists these skips."""
+    from flexconv import data
+
+    if data.status(name, verify=False).state not in ("present", "built-in"):
+        pytest.skip(f"{MISSING_DATA}{name}")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many tests were skipped because of missing data sets."""
+    counts = collections.Counter(
+        str(report.longrepr[2]).partition(MISSING_DATA)[2]
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and MISSING_DATA in str(report.longrepr[2])
+    )
+    if counts:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+        terminalreporter.section("missing data sets")
+        terminalreporter.line(
+            f"{counts.total()} tests were skipped because of missing data sets: {listed}"
+        )
+
+
 class Golden:
-    """One golden file: `file["out/y"]` is a tensor, `file.state` the parameters and buffers in the authors' names."""
+    """One golden file: `file["out/y"]` is a tensor, and `file.state` has the parameters under the authors' names."""
 
     def __init__(self, name: str) -> None:
         with np.load(GOLDEN / f"{name}.npz") as archive:
@@ -93,8 +120,8 @@ def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
 
 @pytest.fixture
 def quick_compiler():
-    """Code for a CPU is compiled in half the time without its vector instructions."""
+    """Compile for the CPU without vector instructions, which takes half the time."""
     from torch._inductor import config
 
-    with config.patch({"cpp.simdlen": 0}):  # monkeypatch would take the setting away afterwards
+    with config.patch({"cpp.simdlen": 0}):  # monkeypatch would delete the setting afterwards
         yield

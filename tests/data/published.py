@@ -1,4 +1,4 @@
-"""Tiny files in the published formats, so that every reader can be tested without its data set."""
+"""Write tiny files in the published formats, so that every reader can be tested without its data set."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def write_wav(path: Path, samples: np.ndarray, *, rate: int = 16_000, channels: 
 
 
 def write_speech(root: Path, version: str = "0.01", per_word: int = 8) -> Path:
-    """The last clip of each word lasts half a second; one goes to validation and one to testing."""
+    """The last clip of each word lasts half a second; one clip is in the validation list and one in the test list."""
     folder = root / f"speech_commands_v{version}"
     draw = random(7)
     for word in WORDS:
@@ -89,7 +89,7 @@ def write_speech(root: Path, version: str = "0.01", per_word: int = 8) -> Path:
 
 
 def write_stl10(root: Path, count: int = 20) -> np.ndarray:
-    """Images as [N, 3, row, column]; the files hold columns first."""
+    """Returns images as [N, 3, row, column]; the files contain them column by column."""
     folder = root / "stl10_binary"
     folder.mkdir(parents=True)
     images = random(3).integers(0, 256, (count, 3, 96, 96), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Truncated, altered and wrong files are named and refused, with what to do."""
+"""Errors for truncated, altered and wrong files name the file and the problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from . import published
 
 @pytest.fixture
 def pinned(tmp_path, monkeypatch):
-    """Tiny files of MNIST that the registry takes for the published ones."""
+    """Tiny MNIST files whose sizes and checksums are in the registry in place of the published ones."""
     published.write_mnist(tmp_path)
     mnist = data.dataset("mnist")
     files = tuple(
@@ -38,21 +38,21 @@ def pinned(tmp_path, monkeypatch):
 LABELS = "MNIST/raw/train-labels-idx1-ubyte"
 
 
-def test_a_truncated_file(pinned):
+def test_truncated_file(pinned):
     path = pinned / LABELS
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(data.DamagedDataError, match=r"train-labels-idx1-ubyte: truncated, 43 of 48 bytes.*data fetch"):
+    with pytest.raises(data.DamagedDataError, match=r"train-labels-idx1-ubyte: truncated, 43 of 48 .*data fetch"):
         data.load("mnist", root=pinned)
     assert data.status("mnist", root=pinned).state == "damaged"
-    assert data.status("mnist", root=pinned, verify=False).state == "damaged"  # sizes are looked at always
+    assert data.status("mnist", root=pinned, verify=False).state == "damaged"  # sizes are always compared
 
 
-def test_a_flipped_bit(pinned):
+def test_flipped_bit(pinned):
     path = pinned / "MNIST/raw/t10k-images-idx3-ubyte"
     raw = bytearray(path.read_bytes())
     raw[1000] ^= 4
     path.write_bytes(raw)
-    with pytest.raises(data.DamagedDataError, match=r"t10k-images-idx3-ubyte: contents differ .* sha256:"):
+    with pytest.raises(data.DamagedDataError, match=r"t10k-images-idx3-ubyte: .*contents differ.* sha256:"):
         data.load("mnist", root=pinned)
     state = data.status("mnist", root=pinned)
     assert state.state == "damaged"
@@ -61,18 +61,16 @@ def test_a_flipped_bit(pinned):
         data.fetch("mnist", root=pinned, offline=True)
 
 
-def test_another_version(pinned):
+def test_file_of_another_version(pinned):
     path = pinned / LABELS
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(data.DamagedDataError, match="52 bytes where the published file has 48: another version"):
+    with pytest.raises(data.DamagedDataError, match=r"52 bytes.*48.*another version"):
         data.load("mnist", root=pinned)
 
 
-def test_a_missing_file_and_a_missing_set(pinned, tmp_path_factory, monkeypatch):
+def test_missing_file_and_missing_data_set(pinned, tmp_path_factory, monkeypatch):
     (pinned / LABELS).unlink()
-    with pytest.raises(
-        data.MissingDataError, match=r"no MNIST/raw/train-labels-idx1-ubyte. Run: flexconv data fetch mn"
-    ):
+    with pytest.raises(data.MissingDataError, match=r"no MNIST/raw/train-labels-idx1-ubyte.*flexconv data fetch mn"):
         data.load("mnist", root=pinned)
     assert data.status("mnist", root=pinned).state == "incomplete"
     empty = tmp_path_factory.mktemp("empty")
@@ -85,14 +83,14 @@ def test_a_missing_file_and_a_missing_set(pinned, tmp_path_factory, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(empty))
     monkeypatch.setenv("LOCALAPPDATA", str(empty))
     monkeypatch.setenv("HOME", str(empty))
-    with pytest.raises(data.MissingDataError, match="the user cache, since neither"):
+    with pytest.raises(data.MissingDataError, match="the user's cache"):
         data.fetch("cifar10", offline=True)
     assert data.status("cifar10").state == "absent"
-    with pytest.raises(data.MissingDataError, match=r"registration at https://image-net.org.*into imagenet32/"):
+    with pytest.raises(data.MissingDataError, match=r"https://image-net.org.*imagenet32/"):
         data.load("imagenet32")
 
 
-def test_files_without_a_published_checksum_are_remembered(tmp_path):
+def test_checksums_of_downloads_are_recorded(tmp_path):
     published.write_trajectories(tmp_path)
     path = tmp_path / "CharacterTrajectories" / "CharacterTrajectories_TEST.ts"
     write_manifest(tmp_path, {path.relative_to(tmp_path).as_posix(): checksum(path)})
@@ -106,61 +104,59 @@ def test_files_without_a_published_checksum_are_remembered(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (gzip.compress(b"\0\0\x08\x01\0\0\0\0", mtime=0), "still packed by gzip"),
-        (b"\0\0\x0d\x01\0\0\0\x02ab", "starts with 00 00 0d 01, expected 00 00 08 01"),
+        (gzip.compress(b"\0\0\x08\x01\0\0\0\0", mtime=0), "gzip"),
+        (b"\0\0\x0d\x01\0\0\0\x02ab", "00 00 0d 01, expected 00 00 08 01"),
         (b"\0\0\x08\x01\0\0\0\x03ab", "announces 3, but 2 bytes"),
-        (b"\0\0\x08\x01\0", "announces more than there is"),
+        (b"\0\0\x08\x01\0", "announces more axes"),
         (b"", "not an IDX file"),
     ],
 )
-def test_idx(tmp_path, raw, message):
+def test_damaged_idx(tmp_path, raw, message):
     (tmp_path / "labels").write_bytes(raw)
     with pytest.raises(data.DamagedDataError, match=f"labels: .*{message}"):
         read_idx(tmp_path / "labels", dims=1)
 
 
-def test_cifar10_batches_of_another_kind(tmp_path):
+def test_damaged_cifar10_batches(tmp_path):
     rows = published.write_cifar10(tmp_path)["test_batch"]
     path = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
     path.write_bytes(rows.tobytes()[:-1])
-    with pytest.raises(data.DamagedDataError, match=r"test_batch\.bin: 61,459 bytes are no whole number of rows"):
+    with pytest.raises(data.DamagedDataError, match=r"test_batch\.bin: 61,459 bytes"):
         data.load("cifar10", root=tmp_path, verify=False)
     rows[4, 0] = 11
     rows.tofile(path)
-    with pytest.raises(data.DamagedDataError, match=r"test_batch\.bin: label 11, expected 0 to 9"):
+    with pytest.raises(data.DamagedDataError, match=r"test_batch\.bin: label 11"):
         data.load("cifar10", root=tmp_path, verify=False)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("@classLabel true a b\n@data\n1,2:3,4:a\n1,2:3", "line 4: ends with '3', which is no class"),
+        ("@classLabel true a b\n@data\n1,2:3,4:a\n1,2:3", "line 4: .*'3'.*not a class"),
         ("@classLabel true a b\n@data\n1,2:3:a\n", "line 3: "),
         ("@classLabel true a b\n@data\n1,?:3,4:a\n", "line 3: could not convert"),
-        ("@classLabel true a b\n@data\n1,nan:3,4:a\n", "line 3: a value is not finite"),
-        ("@classLabel true a b\n@data\n1,2:3,4:a\n1,2:a\n", "line 4: 1 channels where the series before have 2"),
-        ("@classLabel false\n@data\n", "line 1: expected '@classLabel true"),
-        ("@timeStamps true\n@data\n", "line 1: series with time stamps"),
-        ("@data\n", "line 1: the header has no @classLabel"),
-        ("1,2:3,4:a\n", "line 1: expected a header line"),
-        ("@classLabel true a b\n@data\n", "no series; truncated"),
+        ("@classLabel true a b\n@data\n1,nan:3,4:a\n", "line 3: .*not finite"),
+        ("@classLabel true a b\n@data\n1,2:3,4:a\n1,2:a\n", "line 4: 1 channels.* 2"),
+        ("@classLabel false\n@data\n", "line 1: .*@classLabel true"),
+        ("@timeStamps true\n@data\n", "line 1: time stamps"),
+        ("@data\n", "line 1: .*no @classLabel"),
+        ("1,2:3,4:a\n", "line 1: .*header line"),
+        ("@classLabel true a b\n@data\n", "no sequences.*truncated"),
     ],
 )
-def test_ts(tmp_path, text, message):
+def test_damaged_ts(tmp_path, text, message):
     (tmp_path / "x.ts").write_text(text)
     with pytest.raises(data.DamagedDataError, match=message):
         read_ts(tmp_path / "x.ts")
 
 
-def test_trajectories_of_another_count(tmp_path):
+def test_trajectories_with_wrong_count(tmp_path):
     published.write_trajectories(tmp_path)
-    with pytest.raises(
-        data.DamagedDataError, match=r"_TRAIN\.ts: 60 series of 3 channels in 3 classes, expected 1,422"
-    ):
+    with pytest.raises(data.DamagedDataError, match=r"_TRAIN\.ts: 60 .*1,422"):
         data.load("character_trajectories", root=tmp_path)
 
 
-def test_wav(tmp_path):
+def test_damaged_wav(tmp_path):
     path = tmp_path / "a.wav"
     published.write_wav(path, np.arange(100, dtype="<i2"), channels=2)
     samples, rate = read_wav(path)
@@ -170,14 +166,14 @@ def test_wav(tmp_path):
     with pytest.raises(data.DamagedDataError, match=r"a\.wav: truncated, 42 of 50 samples"):
         read_wav(path)
     path.write_bytes(b"RIFF")
-    with pytest.raises(data.DamagedDataError, match=r"a\.wav: not a readable"):
+    with pytest.raises(data.DamagedDataError, match=r"a\.wav: .*cannot be read"):
         read_wav(path)
     published.write_wav(path, np.zeros(9, np.uint8), width=1)
     with pytest.raises(data.DamagedDataError, match="8 bits per sample"):
         read_wav(path)
 
 
-def test_speech_of_another_version_or_rate(tmp_path):
+def test_speech_commands_of_another_version_or_rate(tmp_path):
     folder = published.write_speech(tmp_path, per_word=3)
     with pytest.raises(data.MissingDataError, match=r"no speech_commands_v0.02/validation_list.txt"):
         data.load("speech_commands", root=tmp_path)
@@ -190,10 +186,10 @@ def test_speech_of_another_version_or_rate(tmp_path):
         data.load("speech_commands_raw_v0.01", root=tmp_path)
 
 
-def test_overlapping_lists_are_refused(tmp_path):
+def test_overlapping_lists_are_an_error(tmp_path):
     folder = published.write_speech(tmp_path, per_word=3)
     (folder / "testing_list.txt").write_text((folder / "validation_list.txt").read_text())
-    with pytest.raises(data.DamagedDataError, match=r"is in validation_list.txt and in testing_list.txt"):
+    with pytest.raises(data.DamagedDataError, match=r"validation_list.txt and testing_list.txt"):
         data.load("speech_commands_raw_v0.01", root=tmp_path)
 
 
@@ -202,15 +198,15 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
-def test_a_pickle_may_build_arrays_and_nothing_else(tmp_path, monkeypatch):
+def test_pickles_can_only_contain_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps({"data": Evil()}))
-    with pytest.raises(data.DamagedDataError, match=r"batch: cannot be read: asks for posix.mkdir|nt.mkdir"):
+    with pytest.raises(data.DamagedDataError, match=r"batch: cannot be read: .*(posix|nt).mkdir"):
         load_arrays(path)
     assert not (tmp_path / "evil").exists()
     path.write_bytes(pickle.dumps([1]))
-    with pytest.raises(data.DamagedDataError, match="holds a list"):
+    with pytest.raises(data.DamagedDataError, match="contains a list"):
         load_arrays(path)
     whole = pickle.dumps({"data": np.arange(5)})
     path.write_bytes(whole[:-9])
@@ -221,11 +217,11 @@ def test_a_pickle_may_build_arrays_and_nothing_else(tmp_path, monkeypatch):
         assert load_arrays(path)["data"].tolist() == list(range(5))
 
 
-def test_imagenet_batches_of_another_size_or_count(tmp_path):
+def test_damaged_imagenet_batches(tmp_path):
     published.write_imagenet(tmp_path)
-    with pytest.raises(data.DamagedDataError, match=r"the batches hold .*published are"):
+    with pytest.raises(data.DamagedDataError, match=r"the batches contain .*published"):
         data.load("imagenet8", root=tmp_path)
-    assert not list((tmp_path / "imagenet8").glob(".*"))  # nothing half-done is left
+    assert not list((tmp_path / "imagenet8").glob(".*"))  # no incomplete files remain
     (tmp_path / "imagenet8").rename(tmp_path / "imagenet16")
     with pytest.raises(data.DamagedDataError, match=r"batch_1\.npz: uint8 images of shape \(6, 192\).*16 × 16"):
         data.load("imagenet16", root=tmp_path, verify=False)
@@ -237,17 +233,17 @@ def test_imagenet_batches_of_another_size_or_count(tmp_path):
         data.load("imagenet8", root=tmp_path, verify=False)
 
 
-def test_wrong_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"unknown data set 'cifar': .*did you mean 'cifar10'"):
+def test_rejects_invalid_arguments(tmp_path):
+    with pytest.raises(ValueError, match=r"data set 'cifar': .*did you mean 'cifar10'"):
         data.load("cifar")
-    with pytest.raises(ValueError, match=r"unknown protocol 'papers'.*did you mean 'paper'"):
+    with pytest.raises(ValueError, match=r"protocol 'papers'.*did you mean 'paper'"):
         data.load("digits", protocol="papers")
-    with pytest.raises(ValueError, match="digits is not among the paper's"):
+    with pytest.raises(ValueError, match=r"digits .*protocol .*'paper'"):
         data.load("digits", protocol="paper")
-    with pytest.raises(ValueError, match=r"validation is a share .* got 1.5"):
+    with pytest.raises(ValueError, match=r"validation .*got 1.5"):
         data.load("digits", validation=1.5)
     with pytest.raises(ValueError, match="'digits' has no options; got 'size'"):
         data.load("digits", size=3)
-    with pytest.raises(ValueError, match=r"unknown option of data set 'folder' 'pth'.*did you mean 'path'"):
+    with pytest.raises(ValueError, match=r"option of data set 'folder' 'pth'.*did you mean 'path'"):
         data.load("folder", pth=tmp_path)
     assert data.options("pmnist") == {"permutation_seed": 0}

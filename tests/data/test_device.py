@@ -1,4 +1,4 @@
-"""Batches on a GPU are those of the CPU."""
+"""Batches on a GPU equal those on the CPU."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def split():
     return data.Split(x, torch.arange(90), scale=1 / 255, mean=mean, std=mean / 2)
 
 
-def test_augmentation_and_resizing_are_the_same_numbers(split):
+def test_augmentation_and_resizing_equal_those_on_the_cpu(split):
     bits = augmentation_bits(1, 2, torch.arange(90))
     assert torch.equal(augmentation_bits(1, 2, torch.arange(90, device="cuda")).cpu(), bits)
-    moved = crop_flip(split.inputs, bits, flip=True)
-    assert torch.equal(crop_flip(split.inputs.cuda(), bits.cuda(), flip=True).cpu(), moved)
+    augmented = crop_flip(split.inputs, bits, flip=True)
+    assert torch.equal(crop_flip(split.inputs.cuda(), bits.cuda(), flip=True).cpu(), augmented)
     for size in (16, 28, 36):
-        assert torch.equal(data.resize_images(moved.cuda(), size).cpu(), data.resize_images(moved, size))
+        assert torch.equal(data.resize_images(augmented.cuda(), size).cpu(), data.resize_images(augmented, size))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("resident_bytes", [2**30, 0])
-def test_batches_are_the_same(split, resident_bytes, compiled):
+def test_batches_equal_those_on_the_cpu(split, resident_bytes, compiled):
     options = {"shuffle": True, "augment": "crop_flip", "seed": 4, "epoch": 1, "resident_bytes": resident_bytes}
     for part in (split, split.at_resolution(16)):
         host = list(data.DeviceBatches(part, 16, **options))
@@ -44,7 +44,7 @@ def test_batches_are_the_same(split, resident_bytes, compiled):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_resident_epoch_copies_nothing_back(split, compiled):
+def test_resident_epoch_never_synchronises_with_the_host(split, compiled):
     batches = data.DeviceBatches(split, 16, shuffle=True, augment="crop_flip", device="cuda", compiled=compiled)
     iterator = iter(batches)
     next(iterator)
@@ -55,7 +55,7 @@ def test_a_resident_epoch_copies_nothing_back(split, compiled):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_rows_on_disk_reach_the_device(split, tmp_path):
+def test_memory_mapped_rows_are_copied_to_the_device(split, tmp_path):
     split.inputs.numpy().tofile(tmp_path / "x.bin")
     array = np.memmap(tmp_path / "x.bin", np.uint8, mode="r", shape=tuple(split.inputs.shape))
     mapped = data.Split(data.MappedRows(array, np.arange(90)), split.labels, scale=1 / 255)

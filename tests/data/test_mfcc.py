@@ -1,4 +1,4 @@
-"""MFCC against the formula, written out in float64."""
+"""`mfcc` compared with the formula in float64."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def test_mfcc_equals_the_formula(length, options):
     assert np.abs(single.numpy() - twin).max() < 1e-2 * np.abs(twin).max()
 
 
-def test_a_second_of_speech_has_161_frames_and_silence_is_finite():
+def test_one_second_has_161_frames_and_silence_is_finite():
     coefficients = data.mfcc(torch.zeros(1, 16_000))
     assert coefficients.shape == (1, 20, 161)
     assert float(coefficients[0, 0, 0]) == pytest.approx(np.log(1e-6) * 8, rel=1e-5)  # √64 · ln 10⁻⁶
 
 
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match=r"got torch.int16 of \[1, 16000\]"):
+def test_rejects_invalid_arguments():
+    with pytest.raises(ValueError, match=r"torch.int16 .*\[1, 16000\]"):
         data.mfcc(torch.zeros(1, 16_000, dtype=torch.int16))
-    with pytest.raises(ValueError, match="at most n_mels = 8; got 20"):
+    with pytest.raises(ValueError, match=r"n_mels = 8; got 20"):
         data.mfcc(torch.zeros(1, 500), n_mels=8)
-    with pytest.raises(ValueError, match="longer than half a window of 200; got 100"):
+    with pytest.raises(ValueError, match=r"200; got 100"):
         data.mfcc(torch.zeros(1, 100))

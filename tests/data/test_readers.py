@@ -1,4 +1,4 @@
-"""Each published format, read from tiny files of our own."""
+"""The readers of all published formats, with tiny files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_mnist_as_images_sequences_and_permuted(tmp_path):
     assert torch.equal(permuted.test.inputs, images.test.inputs.flatten(2)[:, :, order])
 
 
-def test_the_permutation_follows_the_seed_only_in_the_papers_protocol(tmp_path):
+def test_permutation_depends_on_the_seed_only_under_the_paper_protocol(tmp_path):
     published.write_mnist(tmp_path)
 
     def load(**options):
@@ -61,13 +61,13 @@ def test_cifar10_as_images_sequences_and_rows(tmp_path):
     assert rows.model_arguments == {"in_channels": 96, "num_classes": 10, "length": 1000}
     assert rows.train.inputs[3, 32 + 5, 7] == images.train.inputs[3, 1, 7, 5]  # green, column 5, at time 7
     for series in (sequence.train, rows.train):
-        assert torch.equal(series.layout.pictures(series.inputs), images.train.inputs)
+        assert torch.equal(series.layout.images(series.inputs), images.train.inputs)
     x, _, _ = next(iter(data.DeviceBatches(rows.test, 4)))
     assert torch.equal(x[0, :, 32:], x[3, :, 32:])
     assert abs(float(x[0, :, 32:].std()) - 1) < 0.02
 
 
-def test_the_papers_protocol_uses_fixed_statistics_and_selects_on_test(tmp_path):
+def test_paper_protocol_uses_fixed_statistics_and_selects_on_test(tmp_path):
     published.write_cifar10(tmp_path)
     for name in ("cifar10", "npcifar10"):
         paper = data.load(name, root=tmp_path, protocol="paper", verify=False)
@@ -75,7 +75,7 @@ def test_the_papers_protocol_uses_fixed_statistics_and_selects_on_test(tmp_path)
         assert paper.selects_on_test
         assert paper.validation is paper.test
     assert not data.load("cifar10", root=tmp_path, validation=0.2, verify=False).selects_on_test
-    with pytest.raises(ValueError, match="test part for choosing"):
+    with pytest.raises(ValueError, match=r"test set .*validation must be 0; got 0.1"):
         data.load("cifar10", root=tmp_path, protocol="paper", validation=0.1, verify=False)
 
 
@@ -94,7 +94,7 @@ def test_trajectories_keep_their_lengths(tmp_path):
             assert (series[:, :length] != 0).all()
 
 
-def test_trajectories_in_the_papers_protocol(tmp_path):
+def test_trajectories_under_the_paper_protocol(tmp_path):
     written = published.write_trajectories(tmp_path)
     paper = data.load("character_trajectories", root=tmp_path, protocol="paper", verify=False)
     assert (len(paper.train), len(paper.validation), len(paper.test)) == (84, 18, 18)
@@ -117,11 +117,11 @@ def test_speech_commands_official_and_paper_split(tmp_path):
     assert raw.model_arguments == {"in_channels": 1, "num_classes": 10, "length": 16_000}
     assert raw.train.inputs.dtype == torch.int16
     assert raw.note == "80 of 23,682 clips"
-    assert (raw.train.inputs[5, 0, 8_000:] == 0).all()  # the last clip of a word: silence at its end
+    assert (raw.train.inputs[5, 0, 8_000:] == 0).all()  # the last clip of a word is padded with zeros
     paper = data.load("speech_commands_raw_v0.01", root=tmp_path, protocol="paper")
     assert (len(paper.train), len(paper.validation), len(paper.test)) == (49, 10, 11)
     assert paper.train.mean.shape == (1, 16_000)
-    with pytest.raises(ValueError, match="its own validation part"):
+    with pytest.raises(ValueError, match=r"its own validation set.*got 0.1"):
         data.load("speech_commands_raw_v0.01", root=tmp_path, validation=0.1)
 
 
@@ -141,7 +141,7 @@ def test_stl10_columns_become_rows(tmp_path):
 
 
 @pytest.mark.parametrize("npz", [True, False])
-def test_imagenet_is_mapped_from_disk(tmp_path, npz):
+def test_imagenet_is_memory_mapped(tmp_path, npz):
     images = published.write_imagenet(tmp_path, npz=npz)
     small = data.load("imagenet8", root=tmp_path, validation=0.2, verify=False)
     assert isinstance(small.train.inputs, data.MappedRows)
@@ -152,13 +152,13 @@ def test_imagenet_is_mapped_from_disk(tmp_path, npz):
     assert small.train.mean.flatten().numpy() == pytest.approx(kept.mean((0, 2, 3)), abs=1e-6)
     assert small.train.std.flatten().numpy() == pytest.approx(kept.std((0, 2, 3)), abs=1e-6)
     for batch in (tmp_path / "imagenet8").glob("train_data*"):
-        batch.unlink()  # once prepared, the batches are not needed
+        batch.unlink()  # which are not needed after the first load
     again = data.load("imagenet8", root=tmp_path, validation=0.2, verify=False)
     assert torch.equal(again.train.labels, small.train.labels)
     assert data.status("imagenet8", root=tmp_path).state == "present"
 
 
-def test_kodak_lies_on_its_side(tmp_path):
+def test_kodak_images_are_in_landscape_format(tmp_path):
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "kodak").mkdir()
     for i in range(24):

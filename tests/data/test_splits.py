@@ -1,4 +1,4 @@
-"""Holding out, statistics, and parts at another resolution."""
+"""Hold-out, statistics, and resizing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import published
 
 
 @given(st.lists(st.integers(2, 30), min_size=2, max_size=6), st.sampled_from([0.1, 0.15, 0.3, 0.5]), st.integers(0, 99))
-def test_holdout_never_overlaps_and_keeps_the_shares(counts, share, seed):
+def test_holdout_is_disjoint_and_stratified(counts, share, seed):
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     assume(math.ceil(share * len(labels)) >= len(counts))
     kept, held = stratified_holdout(labels, share, seed=seed)
@@ -31,7 +31,7 @@ def test_holdout_never_overlaps_and_keeps_the_shares(counts, share, seed):
 
 
 @pytest.mark.parametrize(("share", "seed"), [(0.3, 0), (0.5, 1), (0.1, 7), (0.25, 3)])
-def test_holdout_draws_as_scikit_learn_does(share, seed):
+def test_holdout_equals_scikit_learn(share, seed):
     split = pytest.importorskip("sklearn.model_selection").train_test_split
     labels = published.random(seed).integers(0, 7, 301)
     kept, held = split(np.arange(301), test_size=share, stratify=labels, random_state=seed)
@@ -40,14 +40,14 @@ def test_holdout_draws_as_scikit_learn_does(share, seed):
     assert own[1].tolist() == sorted(held)
 
 
-def test_holdout_refuses_what_cannot_be_shared_out():
+def test_holdout_rejects_too_few_samples_and_invalid_shares():
     with pytest.raises(ValueError, match="smallest class: 1 with 1"):
         stratified_holdout(torch.tensor([0, 0, 0, 1]), 0.5, seed=0)
-    with pytest.raises(ValueError, match="must lie between 0 and 1; got 1"):
+    with pytest.raises(ValueError, match="between 0 and 1; got 1"):
         stratified_holdout(torch.tensor([0, 1]), 1, seed=0)
 
 
-def test_validation_follows_the_seed_and_leaves_the_test_alone():
+def test_validation_set_depends_on_the_seed_and_the_test_set_does_not():
     first, same, other = (data.load("digits", validation=0.2, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first.validation.inputs, same.validation.inputs)
     assert not torch.equal(first.validation.inputs, other.validation.inputs)
@@ -57,7 +57,7 @@ def test_validation_follows_the_seed_and_leaves_the_test_alone():
     assert whole.validation is None
 
 
-def test_statistics_are_those_of_the_training_part_alone():
+def test_statistics_are_computed_on_the_training_set():
     digits = data.load("digits", validation=0.5)
     x = digits.train.inputs.double() / 16
     assert float(digits.train.mean) == pytest.approx(float(x.mean()))
@@ -80,7 +80,7 @@ def test_channel_statistics(dtype, monkeypatch):
     assert torch.equal(channel_statistics(mapped, scale=0.5)[0], mean)
 
 
-def test_statistics_far_from_zero_and_of_a_constant():
+def test_statistics_of_large_and_constant_values():
     x = torch.randn(50, 2, 9) * 1e-3 + 1000
     x[:, 1] = 5
     mean, std = channel_statistics(data.Samples(x, torch.zeros(50, dtype=torch.int64)), scale=1.0)
@@ -91,12 +91,12 @@ def test_statistics_far_from_zero_and_of_a_constant():
     assert torch.allclose(std[0].double(), x.double().transpose(0, 2).flatten(1).std(1))
 
 
-def test_labels_must_fit():
-    with pytest.raises(ValueError, match="labels must be 3 int64 numbers"):
+def test_rejects_labels_of_another_length():
+    with pytest.raises(ValueError, match=r"labels .*3 int64"):
         data.Samples(torch.zeros(3, 1, 4), torch.zeros(2, dtype=torch.int64))
 
 
-def test_what_is_printed_is_a_line():
+def test_repr():
     digits = data.load("digits", validation=0.1)
     shape = "samples [1, 8, 8]"
     classes = "10 classes: 0, 1, 2, …, 9"
@@ -104,10 +104,10 @@ def test_what_is_printed_is_a_line():
     assert repr(digits.test) == f"Split(360 {shape})"
     assert repr(digits.at_resolution(4).test) == "Split(360 samples [1, 4, 4])"
     series = data.Samples(torch.zeros(2, 1, 5), torch.arange(2), torch.tensor([5, 3]))
-    assert repr(series) == "Samples(2 samples [1, 5], of unequal length)"
+    assert repr(series) == "Samples(2 samples [1, 5], of different lengths)"
 
 
-def test_another_resolution_is_asked_for_once_and_made_batch_by_batch():
+def test_at_resolution_resizes_batches():
     digits = data.load("digits", validation=0.1)
     small = digits.at_resolution(4)
     assert small.image_size == 4
@@ -116,12 +116,12 @@ def test_another_resolution_is_asked_for_once_and_made_batch_by_batch():
     raw = data.resize_images(digits.test.inputs[:5], 4)
     assert torch.allclose(x, (raw / 16 - digits.train.mean) / digits.train.std, atol=1e-6)
     assert small.at_resolution((8, 8)).train.resize_to is None
-    with pytest.raises(ValueError, match="is for images"):
+    with pytest.raises(ValueError, match="needs images"):
         data.load("sdigits").at_resolution(4)
 
 
 @pytest.mark.parametrize("size", [4, 16, 20, 28, 30, 34, 36, 48, 64, 97])
-def test_resizing_is_pillows_to_the_last_bit(size):
+def test_resizing_uint8_is_identical_to_pillow(size):
     image = pytest.importorskip("PIL.Image")
     pixels = published.random().integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
     bilinear = image.Resampling.BILINEAR
@@ -132,17 +132,17 @@ def test_resizing_is_pillows_to_the_last_bit(size):
 
 
 @pytest.mark.parametrize("size", [(16, 36), (40, 7)])
-def test_resizing_floats_is_torchs(size):
+def test_resizing_floats_matches_torch(size):
     x = torch.rand(2, 3, 32, 24, dtype=torch.float64)
     twin = F.interpolate(x, size=size, mode="bilinear", antialias=True)
-    assert torch.allclose(data.resize_images(x, size), twin, atol=1e-6)  # weights of 22 bits
+    assert torch.allclose(data.resize_images(x, size), twin, atol=1e-6)  # the weights have 22 bits
 
 
-def test_resizing_keeps_what_needs_no_change():
+def test_resizing_to_the_same_size_and_invalid_inputs():
     x = torch.rand(2, 3, 8, 8)
     assert data.resize_images(x, 8) is x
     assert torch.allclose(data.resize_images(torch.ones(1, 1, 8, 8), 5), torch.ones(1, 1, 5, 5))
-    with pytest.raises(ValueError, match=r"must have shape \[B, C, H, W\]"):
+    with pytest.raises(ValueError, match=r"\[B, C, H, W\]"):
         data.resize_images(x[0], 4)
-    with pytest.raises(TypeError, match=r"uint8 or floats; got torch.int16"):
+    with pytest.raises(TypeError, match=r"torch.int16"):
         data.resize_images(x.short(), 4)

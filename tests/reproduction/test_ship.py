@@ -20,6 +20,8 @@ from reproduction import __main__ as command
 from reproduction._files import PACKAGE_WEIGHTS, WEIGHTS
 from reproduction._ship import LARGEST
 
+from ..conftest import MISSING_DATA
+
 RESULTS = Path(__file__).parents[2] / "results"
 DIGITS = PACKAGE_WEIGHTS / "flexnet3-digits"
 
@@ -76,7 +78,7 @@ def test_eval_reaches_the_accuracy_in_the_log(name, capsys):
     try:
         load_data(recipe)
     except MissingDataError:
-        pytest.skip(f"{recipe.data.name} is missing")
+        pytest.skip(f"{MISSING_DATA}{recipe.data.name}")
     assert cli.run(["eval", name, "--device", "cpu"]) == 0
     accuracy, count, loss = re.search(
         r"test: ([\d.]+) % of ([\d,]+),.* loss ([\d.]+)", capsys.readouterr().out

@@ -25,7 +25,7 @@ def prepare(batches: DeviceBatches, rows: torch.Tensor | None, index: torch.Tens
     Images that are resized are left to the plain version: they are resized by exact integer sums, which compilation
     does not make faster.
     """
-    if not batches.compiled or len(index) != batches.own_size or batches.split.resize_to is not None:
+    if not batches.compiled or len(index) != batches.local_batch_size or batches.split.resize_to is not None:
         return NotImplemented
     with compiled_regions():
         return _region()(batches, rows, index, bits)

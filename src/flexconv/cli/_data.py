@@ -17,7 +17,7 @@ def ls(
 ) -> None:
     """What data sets there are, and which of them are here."""
     from .. import data as datasets
-    from ..data import described_root
+    from ..data import describe_root
 
     found = [
         datasets.status(each, root=root, verify=check)
@@ -26,7 +26,7 @@ def ls(
     if name is None:
         rows = [(each.name, each.state, _size(each.size), each.title) for each in found]
         print_table(("name", "state", "size", "what"), rows, right=("size",))
-        say(f"\ndata root: {described_root(root)}")
+        say(f"\ndata root: {describe_root(root)}")
     else:
         one = found[0]
         about = {

@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch at once, from numbers that belong to the samples."""
+"""Random crops and flips of a whole batch, determined by random bits of each sample."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import torch
 from ._random import AUGMENT, random_bits
 
 AUGMENTATIONS = ("crop", "crop_flip")
-PADDING = 8  # an eighth of the image on every side: 4 pixels at 32, as in the paper's recipes
+PADDING_DIVISOR = 8  # padding is an eighth of the image on every side: 4 of 32 pixels, as in the paper's recipes
 
 
 def crop_flip(images: torch.Tensor, bits: torch.Tensor, *, flip: bool) -> torch.Tensor:
-    """Each image shifted by up to an eighth of its side, zeros where it was not; with `flip` half of them mirrored.
+    """Shift each image by up to an eighth of its side and fill with zeros; `flip` also mirrors half of the images.
 
-    images [B, C, H, W] of any dtype, bits [B] from `augmentation_bits` → [B, C, H, W]. The same as padding on all
-    sides, cropping at random back to the size, and flipping left to right: done as one gather.
+    images [B, C, H, W] of any dtype, bits [B] from `augmentation_bits` → [B, C, H, W]. This is equivalent to padding
+    all sides with zeros, taking a random crop of the original size, and flipping it horizontally at random. It is
+    computed as one gather.
     """
     height, width = images.shape[2:]
     down, right = _shift(bits, height), _shift(bits >> 20, width)
@@ -23,14 +24,14 @@ def crop_flip(images: torch.Tensor, bits: torch.Tensor, *, flip: bool) -> torch.
     columns = torch.arange(width, device=images.device)
     columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + right[:, None]  # [B, W]
     inside = _inside(rows, height)[:, :, None] & _inside(columns, width)[:, None]
-    picked = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]  # [B, H, W]
-    index = picked.flatten(1)[:, None].expand(-1, images.shape[1], -1)
-    moved = images.flatten(2).gather(2, index).unflatten(2, (height, width))
-    return moved.masked_fill(~inside[:, None], 0)
+    source = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]  # [B, H, W]
+    index = source.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    shifted = images.flatten(2).gather(2, index).unflatten(2, (height, width))
+    return shifted.masked_fill(~inside[:, None], 0)
 
 
 def augmentation_bits(seed: int, epoch: int, sample: torch.Tensor) -> torch.Tensor:
-    """What decides the crop and flip of samples [B] in an epoch."""
+    """Random bits [B] that determine the crop and flip of the samples [B] in an epoch."""
     return random_bits(seed, epoch, AUGMENT, sample)
 
 
@@ -39,5 +40,5 @@ def _inside(index: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _shift(bits: torch.Tensor, size: int) -> torch.Tensor:
-    padding = size // PADDING
+    padding = size // PADDING_DIVISOR
     return (bits & 0xFFFFF) % (2 * padding + 1) - padding

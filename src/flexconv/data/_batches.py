@@ -1,4 +1,4 @@
-"""Batches for training: on the device, augmented and standardised there, the same however they are cut up."""
+"""Batches for training that are augmented and standardised on the device, and independent of how work is divided."""
 
 from __future__ import annotations
 
@@ -24,24 +24,29 @@ _Result = TypeVar("_Result")
 
 
 class DeviceBatches:
-    """The batches (inputs, labels, lengths or None) of a split.
+    """Iterates over the batches of a split as tuples (inputs, labels, lengths or None).
 
-    Order and augmentation follow from (seed, epoch, sample) alone. So an epoch that starts at batch k gives the same
-    tensors, bit for bit, as one that came there; and `world_size` processes together see the samples of one process,
-    augmented alike, each its contiguous share of every global batch.
+    Order and augmentation depend only on (seed, epoch, sample). An epoch that starts at batch k therefore yields
+    exactly the same tensors as one that started at batch 0. With `world_size` processes, each gets a contiguous share
+    of every global batch, with the same samples and augmentation as a single process.
 
     Arguments:
-        split: a part of a data set. Up to `resident_bytes` it lives on the device whole; a larger one, and one that
-            is mapped from disk, is read ahead by a thread.
-        batch_size: samples of a global batch, over all processes.
-        shuffle: a new order every epoch; False keeps the split's own.
-        augment: "crop" (shifts by up to an eighth of the image), "crop_flip" (also mirrored by chance), or None.
-        device, dtype: of the inputs. Standardisation itself runs in float32.
-        epoch: what `iterate` and iteration take where no other is given; may be set.
-        compiled: whether full batches are made by one compiled region, to rounding the same; may be set.
-        drop_last: leave out a last batch that is not full.
-        world_size, rank: number of processes and which one this is. Where a batch cannot be shared out evenly the
-            first processes get one sample more; `global_size(k)` is what a mean over the batch divides by.
+        split: the split of a data set. If it is smaller than `resident_bytes`, it is kept on the device. A larger
+            split, or one that is memory-mapped, is read by a background thread.
+        batch_size: number of samples in a global batch, over all processes.
+        shuffle: use a new order in every epoch. If False, samples keep their order in the split.
+        augment: "crop" (shift by up to an eighth of the image), "crop_flip" (also flip at random), or None.
+        device: device of the batches.
+        dtype: dtype of the inputs. They are standardised in float32.
+        seed: seed of order and augmentation.
+        epoch: the epoch that iteration uses by default. This attribute can be changed.
+        compiled: prepare full batches with a compiled function. Results are equal up to rounding. This attribute can be
+            changed.
+        drop_last: omit the last batch if it is not full.
+        world_size: number of processes.
+        rank: index of this process. If a batch cannot be divided evenly, the first processes get one more sample.
+            Divide by `global_size(k)` to average over a batch.
+        resident_bytes: the largest split that is kept on the device, in bytes.
 
     """
 
@@ -66,22 +71,22 @@ class DeviceBatches:
         self.batch_size = positive_int("batch_size", batch_size)
         self.world_size = positive_int("world_size", world_size)
         if not 0 <= rank < world_size:
-            raise ArgumentError(f"rank must lie between 0 and world_size − 1 = {world_size - 1}; got {rank}")
+            raise ArgumentError(f"rank must be between 0 and world_size − 1 = {world_size - 1}; got {rank}")
         if batch_size < world_size:
-            raise ArgumentError(
-                f"batch_size must be at least world_size = {world_size}, a sample each; got {batch_size}"
-            )
+            raise ArgumentError(f"batch_size must be at least world_size = {world_size}; got {batch_size}")
         if augment is not None and augment not in AUGMENTATIONS:
             unknown_name("augmentation", augment, AUGMENTATIONS)
         if augment is not None and len(split.inputs.shape) != 4 and split.layout is None:
             raise ArgumentError(
-                f"augment={augment!r} is for images [N, C, H, W], and series with a layout of them; "
-                f"got {list(split.inputs.shape)} without one"
+                f"augment={augment!r} needs images [N, C, H, W], or sequences with an image layout; "
+                f"got {list(split.inputs.shape)} without a layout"
             )
         if not dtype.is_floating_point:
-            raise ArgumentTypeError(f"dtype must be a floating-point one; got {dtype}")
+            raise ArgumentTypeError(f"dtype must be a floating-point dtype; got {dtype}")
         if len(split) == 0 or (drop_last and len(split) < batch_size):
-            raise ArgumentError(f"no batch: {len(split)} samples, batch_size={batch_size}, drop_last={drop_last}")
+            raise ArgumentError(
+                f"there is no batch: the split has {len(split)} samples, batch_size={batch_size}, drop_last={drop_last}"
+            )
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.device, self.dtype = torch.device(device), dtype
         self.seed, self.epoch, self.rank, self.compiled = seed, epoch, rank, compiled
@@ -94,7 +99,7 @@ class DeviceBatches:
         self._tail = None if split.tail is None else split.tail.to(std)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         whole, rest = divmod(len(self.split), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
@@ -102,37 +107,37 @@ class DeviceBatches:
         return self.iterate()
 
     def iterate(self, *, epoch: int | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
+        """Iterate over the batches of an epoch, beginning with batch `start`."""
         if not 0 <= start <= len(self):
-            raise ArgumentError(f"start must lie between 0 and the number of batches {len(self)}; got {start}")
+            raise ArgumentError(f"start must be between 0 and the number of batches, {len(self)}; got {start}")
         epoch = self.epoch if epoch is None else epoch
         return self._run(epoch, start)
 
     def global_size(self, batch: int) -> int:
-        """Samples of batch number `batch` over all processes."""
+        """Number of samples in a batch, over all processes."""
         if not 0 <= batch < len(self):
-            raise IndexError(f"batch must lie between 0 and {len(self) - 1}; got {batch}")
+            raise IndexError(f"batch must be between 0 and {len(self) - 1}; got {batch}")
         return min(self.batch_size, len(self.split) - batch * self.batch_size)
 
     @property
-    def own_size(self) -> int:
-        """Samples of a whole batch that this process has."""
+    def local_batch_size(self) -> int:
+        """Number of samples that this process gets of a full batch."""
         return self.batch_size // self.world_size + (self.rank < self.batch_size % self.world_size)
 
     def _run(self, epoch: int, start: int) -> Iterator[Batch]:
         count = len(self.split)
         order = shuffled(count, seed=self.seed, epoch=epoch) if self.shuffle else torch.arange(count)
-        placed = order.to(self.device)  # one copy an epoch, and all its random numbers at once
-        bits = None if self.augment is None else augmentation_bits(self.seed, epoch, placed)
+        device_order = order.to(self.device)  # one copy per epoch, and all random bits at once
+        bits = None if self.augment is None else augmentation_bits(self.seed, epoch, device_order)
         batches = range(start, len(self))
         if self.resident:
             gathered = (None for _ in batches)
         else:
-            gathered = _ahead(self._gather, (self._share(order, k) for k in batches))
-        return (self._make(k, rows, placed, bits) for k, rows in zip(batches, gathered, strict=True))
+            gathered = _prefetch(self._gather, (self._share(order, k) for k in batches))
+        return (self._make(k, rows, device_order, bits) for k, rows in zip(batches, gathered, strict=True))
 
     def _share(self, values: torch.Tensor, batch: int) -> torch.Tensor:
-        """Of an epoch's values, one per sample, those of this process in a batch."""
+        """The values of this process's samples in a batch; `values` has one value per sample of the epoch."""
         first = batch * self.batch_size
         return values[first : first + self.global_size(batch)].tensor_split(self.world_size)[self.rank]
 
@@ -142,7 +147,7 @@ class DeviceBatches:
         return raw.pin_memory() if self.device.type == "cuda" else raw
 
     def _make(self, batch: int, rows: torch.Tensor | None, order: torch.Tensor, bits: torch.Tensor | None) -> Batch:
-        """A batch from its rows, or from those on the device; of an epoch's order and random bits."""
+        """A batch from the rows that were read, or from the resident split if `rows` is None."""
         index = self._share(order, batch)
         bits = None if bits is None else self._share(bits, batch)
         if rows is not None:
@@ -151,27 +156,29 @@ class DeviceBatches:
 
 
 @has_fast_version("data.prepare")
-def _prepare(of: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, bits: torch.Tensor | None) -> Batch:
-    """Gather, augment, resize, standardise: all on the device."""
-    x = of._inputs[index] if rows is None else rows  # type: ignore[index]
+def _prepare(
+    batches: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, bits: torch.Tensor | None
+) -> Batch:
+    """Gather, augment, resize and standardise a batch on the device."""
+    x = batches._inputs[index] if rows is None else rows  # type: ignore[index]
     if bits is not None:
-        layout = of.split.layout
-        x = crop_flip(x if layout is None else layout.pictures(x), bits, flip=of.augment == "crop_flip")
+        layout = batches.split.layout
+        x = crop_flip(x if layout is None else layout.images(x), bits, flip=batches.augment == "crop_flip")
         x = x if layout is None else layout.series(x)
-    if of.split.resize_to is not None:
-        x = resize_images(x, of.split.resize_to)
-    x = torch.addcmul(of._offset, x.float(), of._gain)
-    lengths = None if of._lengths is None else of._lengths[index]
+    if batches.split.resize_to is not None:
+        x = resize_images(x, batches.split.resize_to)
+    x = torch.addcmul(batches._offset, x.float(), batches._gain)
+    lengths = None if batches._lengths is None else batches._lengths[index]
     if lengths is not None:
-        past = torch.arange(x.shape[-1], device=of.device) >= lengths[:, None]
+        past = torch.arange(x.shape[-1], device=batches.device) >= lengths[:, None]
         x = x.masked_fill(past[:, None], 0.0)
-    if of._tail is not None:
-        x = torch.cat([x, of._tail.expand(len(x), -1, -1)], dim=-1)
-    return x.to(of.dtype), of._labels[index], lengths
+    if batches._tail is not None:
+        x = torch.cat([x, batches._tail.expand(len(x), -1, -1)], dim=-1)
+    return x.to(batches.dtype), batches._labels[index], lengths
 
 
-def _ahead(function: Callable[[_Item], _Result], items: Iterable[_Item], *, depth: int = 3) -> Iterator[_Result]:
-    """function(item) for each item, computed up to `depth` items ahead by a thread."""
+def _prefetch(function: Callable[[_Item], _Result], items: Iterable[_Item], *, depth: int = 3) -> Iterator[_Result]:
+    """function(item) for each item, computed up to `depth` items ahead by a background thread."""
     items = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="flexconv-data") as pool:
         waiting: deque[Future[_Result]] = deque(pool.submit(function, item) for item in islice(items, depth))

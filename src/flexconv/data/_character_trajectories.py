@@ -1,4 +1,7 @@
-"""CharacterTrajectories: 2,858 pen strokes of 20 letters; 3 channels (x and y velocity, pen force), 60 to 182 steps."""
+"""CharacterTrajectories: 2,858 pen trajectories of 20 letters, of 60 to 182 steps.
+
+The 3 channels are the velocities in x and y, and the pen force.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,15 @@ _FILES = tuple(DataFile(f"{FOLDER}/{FOLDER}_{part}.ts") for part in COUNTS)
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | None = None) -> Source:  # noqa: ARG001
-    """split: "uea" is the archive's own, 1,422 / 1,436 (the default); "paper" draws 70 / 15 / 15 from all series.
+    """Under the "honest" protocol, sequences keep their lengths, and statistics are per channel.
 
-    Honest: series keep their lengths, statistics are per channel. Paper: its split, every series continued with its
-    last value to 182 steps and taken as that long, statistics per time index.
+    Under the "paper" protocol, the default split is the paper's, every sequence is extended to 182 steps with its last
+    value, and statistics are per time index.
+
+    Options:
+        split: "uea" (default) is the split of the archive, 1,422 / 1,436 sequences. "paper" divides all sequences into
+            70 / 15 / 15 %.
+
     """
     split = split or ("paper" if protocol == "paper" else "uea")
     if split not in ("uea", "paper"):
@@ -42,7 +50,10 @@ def _read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | No
 
 
 def seventy_fifteen_fifteen(samples: Samples) -> tuple[Samples, Samples, Samples]:
-    """The paper's split of series: 30 % held out with seed 0, half of that with seed 1 → train, validation, test."""
+    """The paper's split of sequences → train, validation, test.
+
+    30 % are held out with seed 0, and half of those with seed 1.
+    """
     kept, held = stratified_holdout(samples.labels, 0.3, seed=0)
     rest = samples.rows(held)
     first, second = stratified_holdout(rest.labels, 0.5, seed=1)
@@ -56,16 +67,16 @@ def _part(root: Path, part: str, *, verify: bool) -> TimeSeries:
     expected = (COUNTS[part], 3, len(LETTERS))
     if verify and (len(found.series), channels, len(found.class_names)) != expected:
         raise DamagedDataError(
-            f"{path}: {len(found.series):,} series of {channels} channels in {len(found.class_names)} classes, "
-            f"expected {expected[0]:,}, 3 and {expected[2]}; truncated, or another version"
+            f"{path}: {len(found.series):,} sequences of {channels} channels in {len(found.class_names)} classes, "
+            f"expected {expected[0]:,}, 3 and {expected[2]}; the file is truncated or another version"
         )
     if verify and longest > LONGEST:
-        raise DamagedDataError(f"{path}: a series of {longest} steps, the longest published one has {LONGEST}")
+        raise DamagedDataError(f"{path}: a sequence of {longest} steps; the longest published one has {LONGEST}")
     return found
 
 
 def _pad(part: TimeSeries, longest: int, *, repeat_last: bool) -> Samples:
-    """All series at one length: continued with their last value and taken as whole, or with zeros and their length."""
+    """Pad all sequences to one length: with zeros and their lengths, or with their last value and without lengths."""
     padded = np.zeros((len(part.series), len(part.series[0]), longest), np.float32)
     for row, series in zip(padded, part.series, strict=True):
         row[:, : series.shape[1]] = series
@@ -87,7 +98,7 @@ def _join(first: Samples, second: Samples) -> Samples:
 DATASETS = (
     Dataset(
         "character_trajectories",
-        "Pen strokes of 20 letters, 3 channels, up to 182 steps",
+        "Pen trajectories of 20 letters, 3 channels, up to 182 steps",
         _read,
         "series",
         licence="CC BY 4.0",
@@ -100,7 +111,7 @@ DATASETS = (
                     "https://www.timeseriesclassification.com/aeon-toolkit/CharacterTrajectories.zip",
                     "https://www.timeseriesclassification.com/Downloads/CharacterTrajectories.zip",
                 ),
-                None,  # nobody published one: counts and shapes are checked when it is read
+                None,  # no checksum is published; counts and shapes are checked when the file is read
                 into=FOLDER,
                 members=tuple(Path(file.path).name for file in _FILES),
             ),

@@ -1,10 +1,10 @@
-"""CIFAR-10: 50,000 + 10,000 images 32 × 32 in colour; as images, as sequences, and as rows followed by noise.
+"""CIFAR-10: 50,000 + 10,000 colour images of 32 × 32, as images and as two kinds of sequences.
 
-    sCIFAR10:  pixels row by row, [3, 1024].
-    npCIFAR10: each image row is one time step of 96 features (channel · 32 + column), then 968 steps of N(0, 1).
-               The noise is one fixed draw, the same for all samples, so it carries nothing but distance.
+    sCIFAR10:   the pixels row by row, [3, 1024].
+    npCIFAR10:  each image row is one time step of 96 features (channel · 32 + column), followed by 968 steps of noise
+                N(0, 1). The noise is drawn once and is the same for all samples, so it only adds distance.
 
-Binary version: rows of one label byte and 3,072 values, channel by channel.
+The binary version consists of rows of one label byte and 3,072 values, channel by channel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._splits import Samples
 
 FOLDER = "cifar-10-batches-bin"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # the paper's authors used these for CIFAR-10
+IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # which the authors used for CIFAR-10
 SIDE, ROW_BYTES, NOISE_STEPS = 32, 1 + 3 * 32 * 32, 968
 _TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 _SHA256 = {
@@ -45,7 +45,12 @@ def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> S
 
 
 def _read_noise_padded(root: Path, *, protocol: str, seed: int, verify: bool, noise_seed: int = 0) -> Source:  # noqa: ARG001
-    """noise_seed: of the one draw of noise. The paper's authors drew it anew for every seed of a run."""
+    """Under the "paper" protocol, the noise is drawn from `seed`, because the authors drew it for every run.
+
+    Options:
+        noise_seed: seed of the noise.
+
+    """
     tail = noise(seed if protocol == "paper" else noise_seed)
     return _series(root, RowsAsSteps(channels=3), statistics=_statistics(protocol, repeat=SIDE), tail=tail)
 
@@ -56,7 +61,7 @@ def _series(root: Path, layout: Layout, *, statistics: Statistics, tail: torch.T
 
 
 def noise(seed: int) -> torch.Tensor:
-    """npCIFAR10's continuation of every series, [96, 968] float32."""
+    """The noise at the end of every npCIFAR10 sequence, [96, 968] float32."""
     draw = np.random.RandomState(seed).standard_normal((3 * SIDE, NOISE_STEPS))
     return torch.from_numpy(draw.astype(np.float32))
 
@@ -76,12 +81,12 @@ def _batch(path: Path) -> np.ndarray:
     raw = np.fromfile(path, np.uint8)
     if not len(raw) or len(raw) % ROW_BYTES:
         raise DamagedDataError(
-            f"{path}: {len(raw):,} bytes are no whole number of rows of {ROW_BYTES} (one label, 3 × 32 × 32 values); "
-            "truncated, or not the binary version"
+            f"{path}: {len(raw):,} bytes are not a multiple of {ROW_BYTES} (one label and 3 × 32 × 32 values); "
+            "the file is truncated or not the binary version"
         )
     rows = raw.reshape(-1, ROW_BYTES)
     if rows[:, 0].max() >= len(CLASSES):
-        raise DamagedDataError(f"{path}: label {rows[:, 0].max()}, expected 0 to 9; not the binary version?")
+        raise DamagedDataError(f"{path}: label {rows[:, 0].max()}, expected 0 to 9; this may not be the binary version")
     return rows
 
 
@@ -105,7 +110,7 @@ _ABOUT = {
         Download(
             "cifar-10-binary.tar.gz",
             (_ARCHIVE, f"https://web.archive.org/web/2020id_/{_ARCHIVE}"),
-            "md5:c32a1d4ab5d03f1284b67883e8d87530",  # published as md5 only
+            "md5:c32a1d4ab5d03f1284b67883e8d87530",  # only an md5 is published
             into=FOLDER,
             members=(*_SHA256, "batches.meta.txt"),
         ),

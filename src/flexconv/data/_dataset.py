@@ -1,4 +1,4 @@
-"""What the registry knows about a data set before any of its files is read."""
+"""The description of a data set in the registry, and what its reader returns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ PROTOCOLS = ("honest", "paper")
 
 @dataclass(frozen=True)
 class Download:
-    """One file to fetch: what it is called, where it can be had, its checksum, and where it goes.
+    """One file to download.
 
-    checksum: "sha256:…" or "md5:…" as published; None where nobody published one: then the reader's checks of the
-    contents stand guard, and the SHA-256 of the first fetch is remembered.
-    into: folder below the data root that an archive is unpacked in, or a plain file put in.
-    members: of an archive, only these files, by their last names, without its folders; None takes all as they are.
+    Attributes:
+        name: file name.
+        urls: mirrors, tried in this order.
+        checksum: the published "sha256:…" or "md5:…". If it is None, no checksum is published; the reader checks the
+            contents, and the SHA-256 of the first download is recorded.
+        into: folder in the data root in which the file is stored or the archive unpacked.
+        members: file names to extract from an archive, without its folders. None extracts everything.
+
     """
 
     name: str
@@ -39,9 +43,19 @@ class Download:
 class Source:
     """What a reader returns.
 
-    statistics: "channel" or "time" (computed on the training part), or fixed numbers (means, stds) per channel.
-    moments: Σx and Σx² per image and channel [N, C, 2] of `train`, where reading all of it would take long.
-    tail, layout, mfcc_rate: of series, see `Split`.
+    Attributes:
+        train: the training set.
+        test: the test set; None if the data set has none.
+        class_names: names of the classes.
+        validation: the validation set, if the data set has its own.
+        scale: factor that is applied to the inputs before statistics.
+        statistics: "channel" or "time" (computed on the training set), or fixed (means, stds) per channel.
+        moments: Σx and Σx² per image and channel of `train`, [N, C, 2], if reading all images would take long.
+        tail: of sequences, see `Split`.
+        layout: of sequences, see `Split`.
+        mfcc_rate: of sequences, see `Split`.
+        note: see `DataSplits`.
+
     """
 
     train: Samples
@@ -59,11 +73,22 @@ class Source:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set of the registry.
+    """A data set in the registry.
 
-    `read(root, *, protocol, seed, verify, **options)` → Source; its other keyword arguments are the set's options.
-    files: those of the published layout that must be there, or a function that names them after a look at the root.
-    instructions: how to get the files by hand, where they cannot be downloaded.
+    Attributes:
+        name: the name that `load` accepts.
+        title: one line for tables.
+        read: a function `read(root, *, protocol, seed, verify, **options)` → Source. Its other keyword arguments are
+            the options of the data set.
+        kind: "images", "series", "fitting" (images to fit) or "own" (the user's files).
+        licence: licence of the data.
+        citation: how to cite the data.
+        files: the required files of the published layout, or a function of the data root that returns them.
+        downloads: where to download the files.
+        instructions: how to get the files by hand, if they cannot be downloaded.
+        protocols: the protocols that `load` accepts.
+        needs_files: whether the data root must contain files.
+
     """
 
     name: str
@@ -79,4 +104,5 @@ class Dataset:
     needs_files: bool = True
 
     def files_in(self, root: Path) -> tuple[DataFile, ...]:
+        """The required files, given a data root."""
         return self.files(root) if callable(self.files) else self.files

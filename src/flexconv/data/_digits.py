@@ -1,4 +1,4 @@
-"""Digits: 1,797 grey images of 8 × 8 that come with scikit-learn, so that nothing need be downloaded."""
+"""Digits: 1,797 grey images of 8 × 8 that are part of scikit-learn and need no download."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ._holdout import stratified_holdout
 from ._layout import PixelsAsSteps
 from ._splits import Samples
 
-TEST_SHARE, TEST_SEED = 0.2, 0  # fixed: the set has no published split
-BRIGHTEST = 16
+TEST_SHARE, TEST_SEED = 0.2, 0  # fixed, because there is no published split
+MAX_VALUE = 16
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
@@ -29,14 +29,14 @@ def _source(*, layout: PixelsAsSteps | None) -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise MissingPackageError('the digits come with scikit-learn: pip install "flexconv[train]"') from error
+        raise MissingPackageError('the digits data set needs scikit-learn: pip install "flexconv[train]"') from error
     pixels, digits = load_digits(return_X_y=True)
     images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
     inputs = images if layout is None else layout.series(images)
     samples = Samples(inputs, torch.from_numpy(np.asarray(digits, np.int64)))
     kept, held = stratified_holdout(samples.labels, TEST_SHARE, seed=TEST_SEED)
     names = tuple(str(digit) for digit in range(10))
-    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / BRIGHTEST, layout=layout)
+    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / MAX_VALUE, layout=layout)
 
 
 _ABOUT = {

@@ -1,7 +1,7 @@
-"""Where data lies, and whether it is whole.
+"""Where data sets are stored, and whether their files are complete.
 
-The data root is the `root` argument, else the environment variable FLEXCONV_DATA, else a folder of the user's cache.
-Below it every set keeps its published layout.
+The data root is the `root` argument, or the environment variable FLEXCONV_DATA, or a folder in the user's cache.
+Inside it, every data set has its published layout.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from pathlib import Path
 from ..errors import FlexConvError
 
 ENVIRONMENT = "FLEXCONV_DATA"
-MANIFEST = "flexconv-checksums.json"  # SHA-256 of what was fetched, for files without a published checksum
+MANIFEST = "flexconv-checksums.json"  # SHA-256 of downloaded files, for files without a published checksum
 
 
 class DataError(FlexConvError):
-    """Something is wrong with the files of a data set."""
+    """There is a problem with the files of a data set."""
 
 
 class MissingDataError(DataError, FileNotFoundError):
-    """A data set, or a part of it, is not in the data root."""
+    """A data set, or a file of it, is not in the data root."""
 
 
 class DamagedDataError(DataError, ValueError):
-    """A file is truncated, corrupted, or of another version than the published one."""
+    """A file is truncated, corrupted, or not the published version."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a published layout: path below the data root, size in bytes and "sha256:…" or "md5:…" if known."""
+    """One file of a published layout.
+
+    Attributes:
+        path: path in the data root.
+        size: size in bytes, if known.
+        checksum: "sha256:…" or "md5:…", if known.
+
+    """
 
     path: str
     size: int | None = None
@@ -42,12 +49,12 @@ class DataFile:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that data sets lie in: `root`, $FLEXCONV_DATA, or the user's cache. It need not exist."""
+    """The folder that contains data sets: `root`, $FLEXCONV_DATA, or the user's cache. It may not exist."""
     return _root_and_reason(root)[0]
 
 
-def described_root(root: str | os.PathLike[str] | None) -> str:
-    """The data root and why it is that one, for error messages."""
+def describe_root(root: str | os.PathLike[str] | None) -> str:
+    """The data root and where it comes from, for messages."""
     return "{} ({})".format(*_root_and_reason(root))
 
 
@@ -62,59 +69,60 @@ def _root_and_reason(root: str | os.PathLike[str] | None) -> tuple[Path, str]:
         cache = Path.home() / "Library" / "Caches"
     else:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "flexconv" / "data", f"the user cache, since neither a root nor {ENVIRONMENT} was given"
+    return cache / "flexconv" / "data", f"the user's cache, because neither root nor {ENVIRONMENT} is set"
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
-    """Checksum of a file's bytes, as "sha256:…"."""
+    """The checksum of a file, as "sha256:…"."""
     with path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
-def missing(root: Path, files: Iterable[DataFile]) -> list[str]:
-    """Paths below the root that are not there."""
+def missing_files(root: Path, files: Iterable[DataFile]) -> list[str]:
+    """Paths of files that do not exist in the root."""
     return [file.path for file in files if not (root / file.path).is_file()]
 
 
-def damage(root: Path, files: Iterable[DataFile], *, contents: bool = True) -> list[str]:
-    """What is wrong with the files that are there, in words, naming each; empty where all is well.
+def find_damage(root: Path, files: Iterable[DataFile], *, contents: bool = True) -> list[str]:
+    """Describe the problems of the files that exist; an empty list means that there are none.
 
-    contents: also read every file and compare its checksum (published, or written down when it was fetched).
+    Sizes are always compared. With `contents`, every file is also read and compared with its checksum, which is
+    published or was recorded when the file was downloaded.
     """
-    remembered = read_manifest(root)
+    recorded = read_manifest(root)
     return [
         f"{root / file.path}: {problem}"
         for file in files
         if (root / file.path).is_file()
-        and (problem := _problem(root / file.path, file, remembered.get(file.path), contents=contents))
+        and (problem := _problem(root / file.path, file, recorded.get(file.path), contents=contents))
     ]
 
 
-def _problem(path: Path, file: DataFile, remembered: str | None, *, contents: bool) -> str:
+def _problem(path: Path, file: DataFile, recorded: str | None, *, contents: bool) -> str:
     size = path.stat().st_size
     if file.size is not None and size < file.size:
         return f"truncated, {size:,} of {file.size:,} bytes"
     if file.size is not None and size > file.size:
-        return f"{size:,} bytes where the published file has {file.size:,}: another version or another file"
-    expected = file.checksum or remembered
+        return f"{size:,} bytes, but the published file has {file.size:,}: this is another version or another file"
+    expected = file.checksum or recorded
     if contents and expected is not None:
         found = checksum(path, expected.split(":")[0])
         if found != expected:
-            return f"contents differ from the published file: {found}, expected {expected}"
+            return f"the contents differ from the published file: {found}, expected {expected}"
     return ""
 
 
 def read_manifest(root: Path) -> dict[str, str]:
-    """Checksums written down by earlier fetches into this root: path → "sha256:…"."""
+    """Checksums that earlier downloads recorded in this root: path → "sha256:…"."""
     try:
         entries = json.loads((root / MANIFEST).read_text())
-    except (OSError, ValueError):  # absent or unreadable: then nothing is known, which is no error
+    except (OSError, ValueError):  # a missing or unreadable manifest means that no checksums are known
         return {}
     return {str(k): str(v) for k, v in entries.items()} if isinstance(entries, dict) else {}
 
 
 def write_manifest(root: Path, entries: dict[str, str]) -> None:
-    """Add checksums to those remembered for this root."""
+    """Add checksums to the manifest of this root."""
     text = json.dumps(dict(sorted({**read_manifest(root), **entries}.items())), indent=1) + "\n"
     partial = root / f"{MANIFEST}.{os.getpid()}"
     partial.write_text(text)

@@ -1,4 +1,4 @@
-"""Holding samples out, the same share of every class."""
+"""Stratified hold-out: the same share of every class."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ..errors import ArgumentError
 
 
 def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sorted indices of the kept and of the held-out samples; ⌈share · N⌉ samples are held out.
+    """Sorted indices of the samples to keep and to hold out; ⌈share · N⌉ samples are held out.
 
-    Every class gives its share, rounded down or up. The draw is that of scikit-learn's
-    `train_test_split(stratify=labels, random_state=seed)`, so that splits published that way come out the same.
+    Each class contributes its share, rounded up or down. The result equals that of scikit-learn's
+    `train_test_split(stratify=labels, random_state=seed)`, so published splits that were made with it are reproduced.
     """
     if not isinstance(share, Real) or not 0 < share < 1:
-        raise ArgumentError(f"the share to hold out must lie between 0 and 1; got {share}")
+        raise ArgumentError(f"the share to hold out must be between 0 and 1; got {share}")
     names, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     held = math.ceil(share * len(classes))
     kept = len(classes) - held
     if counts.min() < 2 or held < len(counts) or kept < len(counts):
         raise ArgumentError(
-            f"holding out {share} of {len(classes)} samples of {len(counts)} classes leaves a class without a sample "
-            f"in one of the two parts (smallest class: {names[counts.argmin()]} with {counts.min()})"
+            f"holding out {share} of {len(classes)} samples in {len(counts)} classes leaves a class without samples in "
+            f"one of the two sets (smallest class: {names[counts.argmin()]} with {counts.min()})"
         )
     random = np.random.RandomState(seed)
     kept_of = _allot(counts, kept, random)
-    _allot(counts - kept_of, held, random)  # always the rest; drawn because scikit-learn's generator moves on here
+    _allot(counts - kept_of, held, random)  # the result is known, but scikit-learn draws random numbers here
     held_out = np.zeros(len(classes), dtype=bool)
     members_of = np.split(np.argsort(classes, kind="mergesort"), np.cumsum(counts)[:-1])
     for members, k in zip(members_of, kept_of, strict=True):
@@ -38,7 +38,7 @@ def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tupl
 
 
 def _allot(counts: np.ndarray, total: int, random: np.random.RandomState) -> np.ndarray:
-    """Share `total` out in proportion to `counts`: whole parts first, then by largest remainder, ties by lot."""
+    """Divide `total` in proportion to `counts` by the largest remainder method; ties are broken at random."""
     exact = counts / counts.sum() * total
     allotted = np.floor(exact)
     missing = int(total - allotted.sum())

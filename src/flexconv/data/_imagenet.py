@@ -1,7 +1,7 @@
 """Downsampled ImageNet: 1,281,167 + 50,000 images of 1,000 classes at 8, 16, 32 or 64 pixels.
 
-Published as batches (pickles, or .npz): `data` [N, 3 · k · k] uint8, channel by channel, and `labels` 1 to 1000. The
-first load turns them into one flat file each, which later loads map into memory instead of reading.
+It is published in batches (pickles or .npz) with `data` [N, 3 · k · k] uint8, channel by channel, and `labels` 1 to
+1000. The first load writes one flat file per split, which is memory-mapped from then on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCHES = {"train": tuple(f"train_data_batch_{i}" for i in range(1, 11)), "val"
 
 
 def _files(root: Path, side: int) -> tuple[DataFile, ...]:
-    """The prepared files where they are, else the published batches: the .npz ones unless only pickles are there."""
+    """The prepared files if they exist, otherwise the published batches: .npz files unless there are pickles."""
     prepared = f"{_folder(side)}/{PREPARED}"
     if (root / prepared / META).is_file():
         return (DataFile(f"{prepared}/{META}"), *(DataFile(f"{prepared}/{part}.bin") for part in _BATCHES))
@@ -44,7 +44,9 @@ def _source(root: Path, side: int, *, protocol: str, verify: bool) -> Source:
         _prepare(root, side, verify=verify)
     counts = json.loads((folder / META).read_text())
     if verify and counts != COUNTS:
-        raise DamagedDataError(f"{folder}: holds {counts} images, published are {COUNTS}; delete it to start over")
+        raise DamagedDataError(
+            f"{folder}: contains {counts} images, the published data set has {COUNTS}; delete it to prepare it again"
+        )
     train, test = (_mapped(folder, part, counts[part], side) for part in _BATCHES)
     statistics: Statistics = IMAGENET_STATISTICS if protocol == "paper" else "channel"
     moments = np.load(folder / "train_moments.npy", mmap_mode="r")
@@ -55,33 +57,33 @@ def _mapped(folder: Path, part: str, count: int, side: int) -> Samples:
     path = folder / f"{part}.bin"
     size, expected = path.stat().st_size, count * 3 * side * side
     if size != expected:
-        raise DamagedDataError(f"{path}: {size:,} bytes, expected {expected:,}; delete {folder} to start over")
+        raise DamagedDataError(f"{path}: {size:,} bytes, expected {expected:,}; delete {folder} to prepare it again")
     array = np.memmap(path, np.uint8, mode="r", shape=(count, 3, side, side))
     labels = torch.from_numpy(np.load(folder / f"{part}_labels.npy"))
     return Samples(MappedRows(array, np.arange(count)), labels)
 
 
 def _prepare(root: Path, side: int, *, verify: bool) -> None:
-    """Batches → flat files and the sums that statistics need; in a folder of its own that appears when it is whole."""
+    """Write flat files and the sums for the statistics. The folder is renamed to its final name when it is complete."""
     home = root / _folder(side)
     needed, free = sum(COUNTS.values()) * 3 * side * side if verify else 0, shutil.disk_usage(home).free
     if needed > free:
-        raise DataError(f"{home}: preparing {_folder(side)} takes {needed:,} bytes, {free:,} are free")
-    workshop = Path(tempfile.mkdtemp(prefix=".prepare-", dir=home))
+        raise DataError(f"{home}: preparing {_folder(side)} needs {needed:,} bytes, but only {free:,} are free")
+    temporary = Path(tempfile.mkdtemp(prefix=".prepare-", dir=home))
     try:
-        counts = {part: _flatten(home, workshop, part, side) for part in _BATCHES}
+        counts = {part: _flatten(home, temporary, part, side) for part in _BATCHES}
         if verify and counts != COUNTS:
-            raise DamagedDataError(f"{home}: the batches hold {counts} images, published are {COUNTS}")
-        (workshop / META).write_text(json.dumps(counts))
-        if not (home / PREPARED / META).is_file():  # another process may have been first
-            os.replace(workshop, home / PREPARED)
+            raise DamagedDataError(f"{home}: the batches contain {counts} images, the published data set has {COUNTS}")
+        (temporary / META).write_text(json.dumps(counts))
+        if not (home / PREPARED / META).is_file():  # another process may have finished first
+            os.replace(temporary, home / PREPARED)
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _flatten(home: Path, workshop: Path, part: str, side: int) -> int:
+def _flatten(home: Path, temporary: Path, part: str, side: int) -> int:
     labels, moments = [], []
-    with (workshop / f"{part}.bin").open("wb") as target:
+    with (temporary / f"{part}.bin").open("wb") as target:
         for name in _BATCHES[part]:
             path = home / name if (home / name).is_file() else home / f"{name}.npz"
             images, batch_labels = _batch(path, side)
@@ -89,16 +91,16 @@ def _flatten(home: Path, workshop: Path, part: str, side: int) -> int:
             labels.append(batch_labels)
             planes = images.reshape(len(images), 3, side * side).astype(np.uint32)
             moments.append(np.stack([planes.sum(2), np.square(planes).sum(2)], axis=2, dtype=np.int64))
-    np.save(workshop / f"{part}_labels.npy", np.concatenate(labels))
-    np.save(workshop / f"{part}_moments.npy", np.concatenate(moments))
+    np.save(temporary / f"{part}_labels.npy", np.concatenate(labels))
+    np.save(temporary / f"{part}_moments.npy", np.concatenate(moments))
     return sum(map(len, labels))
 
 
 def _batch(path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [N, 3 · side²] uint8 and labels [N] from 0 of one published batch."""
+    """Read one published batch → images [N, 3 · side²] uint8, labels [N] starting at 0."""
     arrays = load_arrays(path)
     if not {"data", "labels"} <= set(arrays):
-        raise DamagedDataError(f"{path}: has {sorted(arrays)}, expected data and labels")
+        raise DamagedDataError(f"{path}: contains {sorted(arrays)}, expected data and labels")
     images, labels = np.asarray(arrays["data"]), np.asarray(arrays["labels"], dtype=np.int64)
     if images.dtype != np.uint8 or images.shape != (len(labels), 3 * side * side):
         raise DamagedDataError(
@@ -111,14 +113,14 @@ def _batch(path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _class_names(root: Path, side: int) -> tuple[str, ...]:
-    """From the published map_clsloc.txt ("n02119789 1 kit_fox") where it is beside the batches, else the numbers."""
+    """Names from the published map_clsloc.txt ("n02119789 1 kit_fox") if it exists, otherwise numbers."""
     path = root / _folder(side) / "map_clsloc.txt"
     if not path.is_file():
         return tuple(str(number) for number in range(1, CLASSES + 1))
     rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
     names = {int(row[1]): row[2] for row in rows if len(row) >= 3 and row[1].isdigit()}
     if set(names) != set(range(1, CLASSES + 1)):
-        raise DamagedDataError(f"{path}: names {len(names)} classes, expected 1 to {CLASSES}")
+        raise DamagedDataError(f"{path}: contains names of {len(names)} classes, expected 1 to {CLASSES}")
     return tuple(names[number] for number in range(1, CLASSES + 1))
 
 
@@ -139,9 +141,9 @@ def _dataset(side: int) -> Dataset:
         citation="Chrabaszcz, Loshchilov and Hutter, A downsampled variant of ImageNet, 2017",
         files=lambda root: _files(root, side),
         instructions=(
-            f"It is given out after registration at https://image-net.org/download-images.php: put the unpacked "
+            f"Download it after registration at https://image-net.org/download-images.php. Put the unpacked "
             f"train_data_batch_1 … 10 and val_data (pickles or .npz) of {side} × {side} into {_folder(side)}/ "
-            "of the data root."
+            "in the data root."
         ),
     )
 

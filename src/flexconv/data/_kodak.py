@@ -1,4 +1,4 @@
-"""Kodak: 24 photographs, 768 × 512 in colour, for fitting images."""
+"""Kodak: 24 colour photographs of 768 × 512, for fitting images."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 from ._dataset import Dataset, Download, Source
 from ._files import DamagedDataError, DataFile
-from ._pictures import read_picture
+from ._image_files import read_image
 from ._splits import Samples
 
 FOLDER = "kodak"
 HEIGHT, WIDTH = 512, 768
-# bytes and SHA-256 of kodim01.png, kodim02.png, …
+# size in bytes and SHA-256 of kodim01.png, kodim02.png, …
 _FILES = (
     (736501, "a56e27cbf5f843c048b6af1d6e090760e9c92fadba88b7dee0205918a37523bd"),
     (617995, "4f4b74a79237e311d72cad958237b5f7088d8bce1c82305ebefe1a70e3022dfd"),
@@ -44,26 +44,28 @@ _NAMES = tuple(f"kodim{i + 1:02}.png" for i in range(len(_FILES)))
 
 
 def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    """All 24 images as the training part, values on [0, 1], labels 0 … 23; upright ones are turned to lie."""
-    images = torch.stack([_lying(root / FOLDER / name) for name in _NAMES])
+    """All 24 images are the training set, with values in [0, 1] and labels 0 … 23. Portrait images are rotated."""
+    images = torch.stack([_landscape(root / FOLDER / name) for name in _NAMES])
     names = tuple(name.removesuffix(".png") for name in _NAMES)
     return Source(Samples(images, torch.arange(len(images))), None, names, scale=1 / 255, statistics=((0.0,), (1.0,)))
 
 
-def _lying(path: Path) -> torch.Tensor:
-    image = read_picture(path)
+def _landscape(path: Path) -> torch.Tensor:
+    image = read_image(path)
     if image.shape[1:] == (WIDTH, HEIGHT):
         image = image.rot90(dims=(1, 2))
     if image.shape[1:] != (HEIGHT, WIDTH):
         height, width = image.shape[1:]
-        raise DamagedDataError(f"{path}: {width} × {height} pixels, expected {WIDTH} × {HEIGHT}; a scaled copy?")
+        raise DamagedDataError(
+            f"{path}: {width} × {height} pixels, expected {WIDTH} × {HEIGHT}; this may be a resized copy"
+        )
     return image
 
 
 DATASETS = (
     Dataset(
         "kodak",
-        "24 photographs, 768 × 512 colour, to fit",
+        "24 colour photographs, 768 × 512, for fitting",
         _read,
         "fitting",
         licence="released by Kodak for unrestricted use",

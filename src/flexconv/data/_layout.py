@@ -1,4 +1,4 @@
-"""How pictures lie in series that were made of them: what augmentation needs, which works on pictures."""
+"""How images are arranged in sequences, so that augmentation can be applied to the images."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 
 
 class PixelsAsSteps(NamedTuple):
-    """Pictures [N, C, H, W] as series [N, C, H · W]: time runs along the rows, one after the other."""
+    """Images [N, C, H, W] as sequences [N, C, H · W]: one pixel per time step, row by row."""
 
     width: int
 
-    def series(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.flatten(2)
+    def series(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(2)
 
-    def pictures(self, series: torch.Tensor) -> torch.Tensor:
+    def images(self, series: torch.Tensor) -> torch.Tensor:
         return series.unflatten(2, (-1, self.width))
 
 
 class RowsAsSteps(NamedTuple):
-    """Pictures [N, C, H, W] as series [N, C · W, H]: time runs down the rows, each of which is one step."""
+    """Images [N, C, H, W] as sequences [N, C · W, H]: one row per time step."""
 
     channels: int
 
-    def series(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.transpose(2, 3).flatten(1, 2).contiguous()
+    def series(self, images: torch.Tensor) -> torch.Tensor:
+        return images.transpose(2, 3).flatten(1, 2).contiguous()
 
-    def pictures(self, series: torch.Tensor) -> torch.Tensor:
+    def images(self, series: torch.Tensor) -> torch.Tensor:
         return series.unflatten(1, (self.channels, -1)).transpose(2, 3)
 
 

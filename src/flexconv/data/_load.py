@@ -1,4 +1,4 @@
-"""Loading: files → reader → parts with statistics."""
+"""`load`: verify the files of a data set, read them, hold out a validation set, and compute statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._arguments import unknown_name
 from ..errors import ArgumentError
 from . import _registry
 from ._dataset import PROTOCOLS, Dataset, Source
-from ._files import data_root, described_root
+from ._files import data_root, describe_root
 from ._holdout import stratified_holdout
 from ._splits import DataSplits, Samples, Split
 from ._statistics import channel_statistics, statistics_from_moments, time_statistics
@@ -29,40 +29,40 @@ def load(
     verify: bool = True,
     **options: Any,
 ) -> DataSplits:
-    """A data set, checked, split and with the statistics of its training part.
+    """Load a data set: verify its files, split it, and compute the statistics of the training set.
 
     Arguments:
         name: one of `list_datasets()`.
-        root: folder of the data sets; None: $FLEXCONV_DATA, else the user's cache.
-        validation: share of the training part that is held out for choosing (stratified, drawn from the seed).
-            A set with a validation part of its own keeps that one.
-        seed: of the held-out share and, under the paper's protocol, of whatever else its authors drew by seed.
-        protocol: "honest", or "paper" for its authors' choices: fixed or per-time-index statistics, their split, and
-            the test part in the place of a validation part.
-        verify: compare files with the published checksums and counts. False is for your own files in a published
-            layout.
-        options: of the one set, such as `path` of "folder"; see `flexconv.data.options(name)`.
+        root: folder that contains the data sets. None means $FLEXCONV_DATA or, if that is not set, the user's cache.
+        validation: share of the training set that is held out for model selection. The hold-out is stratified and
+            depends on `seed`. It must be 0 for data sets that have their own validation set.
+        seed: seed of the hold-out and, under the "paper" protocol, of everything that the authors drew at random.
+        protocol: "honest", or "paper" for the authors' choices: fixed statistics or statistics per time index, the
+            authors' split, and the test set as validation set.
+        verify: compare files with the published checksums and counts. Set it to False to load your own files in a
+            published layout.
+        options: options of the data set, such as `path` for "folder"; see `flexconv.data.options(name)`.
 
     """
     chosen = _registry.dataset(name)
     if protocol not in PROTOCOLS:
         unknown_name("protocol", protocol, PROTOCOLS)
     if protocol not in chosen.protocols:
-        raise ArgumentError(f"{name} is not among the paper's data sets: protocol must be 'honest'; got {protocol!r}")
+        raise ArgumentError(f"{name} is not a data set of the paper: protocol must be 'honest'; got {protocol!r}")
     if not 0 <= validation < 1:
-        raise ArgumentError(f"validation is a share of the training part, at least 0 and below 1; got {validation}")
+        raise ArgumentError(f"validation is a share of the training set, at least 0 and below 1; got {validation}")
     if not 0 <= seed < 2**32:
         raise ArgumentError(f"seed must be at least 0 and below 2**32; got {seed}")
     check_options(name, options)
     folder = data_root(root)
     if chosen.needs_files:
-        _registry.require(chosen, folder, described_root(root), verify=verify)
+        _registry.check_files(chosen, folder, describe_root(root), verify=verify)
     source = chosen.read(folder, protocol=protocol, seed=seed, verify=verify, **options)
     return _assemble(chosen, source, validation=validation, seed=seed, protocol=protocol)
 
 
 def check_options(name: str, given: dict[str, Any]) -> None:
-    """Refuse options that a data set does not have, and to go on without one that it needs."""
+    """Raise an error for unknown options of a data set, and for missing required ones."""
     known = _registry.options(name)
     for option in given:
         if not known:
@@ -72,8 +72,8 @@ def check_options(name: str, given: dict[str, Any]) -> None:
     for option, default in known.items():
         if default is inspect.Parameter.empty and option not in given:
             raise ArgumentError(
-                f"data set {name!r} needs the option {option!r}: data.options.{option} in a recipe, "
-                f"--data-option {option}=… behind --data"
+                f"data set {name!r} needs the option {option!r}: set data.options.{option} in a recipe, or add "
+                f"--data-option {option}=… after --data"
             )
 
 
@@ -81,9 +81,9 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
     train, held_out, moments = source.train, source.validation, source.moments
     selects_on_test = protocol == "paper" and held_out is None and source.test is not None
     if validation and (held_out is not None or selects_on_test or source.test is None):
-        own = "its own validation part" if held_out is not None else "no part for choosing"
-        own = "the test part for choosing, under the paper's protocol" if selects_on_test else own
-        raise ArgumentError(f"{chosen.name} has {own}: validation must be 0; got {validation}")
+        reason = "has its own validation set" if held_out is not None else "has no test set"
+        reason = "uses its test set for validation under the paper's protocol" if selects_on_test else reason
+        raise ArgumentError(f"{chosen.name} {reason}: validation must be 0; got {validation}")
     if validation:
         kept, held = stratified_holdout(train.labels, validation, seed=seed)
         train, held_out = train.rows(kept), train.rows(held)

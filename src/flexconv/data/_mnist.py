@@ -1,6 +1,7 @@
-"""MNIST: 60,000 + 10,000 handwritten digits, 28 × 28 grey; as images, as sequences, as permuted sequences.
+"""MNIST: 60,000 + 10,000 grey images of handwritten digits, 28 × 28, as images and as two kinds of sequences.
 
-sMNIST: pixels row by row, [1, 784].        pMNIST: the same pixels in one fixed random order.
+sMNIST:  the pixels row by row, [1, 784].
+pMNIST:  the same pixels in a fixed random order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ._splits import Samples
 
 FOLDER = "MNIST/raw"
 AUTHORS_STATISTICS = ((0.1307,), (0.3081,))
-# name: bytes, SHA-256 of the unpacked file, published md5 of the .gz
+# name: size in bytes and SHA-256 of the unpacked file, published md5 of the .gz
 _FILES = {
     "train-images-idx3-ubyte": (
         47040016,
@@ -57,13 +58,17 @@ def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> S
 
 
 def _read_permuted(root: Path, *, protocol: str, seed: int, verify: bool, permutation_seed: int = 0) -> Source:  # noqa: ARG001
-    """permutation_seed: of the order of the pixels. The paper's authors drew one order per seed of a run."""
-    drawn_from = seed if protocol == "paper" else permutation_seed
-    return _source(root, protocol, order=pixel_order(drawn_from))
+    """Under the "paper" protocol, the order is drawn from `seed`, because the authors drew it for every run.
+
+    Options:
+        permutation_seed: seed of the order of the pixels.
+
+    """
+    return _source(root, protocol, order=pixel_order(seed if protocol == "paper" else permutation_seed))
 
 
 def pixel_order(seed: int) -> torch.Tensor:
-    """pMNIST's order of pixels: numpy's first permutation of 784 after seeding."""
+    """The order of pixels in pMNIST: the first permutation of 784 that NumPy draws after seeding."""
     return torch.from_numpy(np.random.RandomState(seed).permutation(28 * 28))
 
 

@@ -1,4 +1,4 @@
-"""Arrays out of .npz files and of pickles, without letting a pickle run anything."""
+"""Read arrays from .npz files and pickles. A pickle cannot execute code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ._files import DamagedDataError
 
-# All that a pickle of numpy arrays needs: it may build arrays, and nothing else.
+# the only objects that a pickle may create: NumPy arrays and what they consist of
 _ALLOWED = {
     (module, name)
     for module in ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -28,12 +28,14 @@ _ALLOWED = {
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"asks for {module}.{name}, which no file of arrays needs")
-        return super().find_class(module.replace("numpy.core", "numpy._core") if _new_numpy() else module, name)
+            raise pickle.UnpicklingError(
+                f"the pickle refers to {module}.{name}, which is not allowed in a file of arrays"
+            )
+        return super().find_class(module.replace("numpy.core", "numpy._core") if _has_numpy_2() else module, name)
 
 
 def load_arrays(path: Path) -> dict[str, Any]:
-    """Named arrays of an .npz file, or a pickled dictionary of arrays and plain values."""
+    """Read the named arrays of an .npz file, or a pickled dictionary of arrays and plain values."""
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
@@ -41,11 +43,13 @@ def load_arrays(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="latin1").load()
     except (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError, KeyError, IndexError, OSError) as error:
-        raise DamagedDataError(f"{path}: cannot be read: {error}; truncated, or not the published file") from error
+        raise DamagedDataError(
+            f"{path}: cannot be read: {error}; the file is truncated or not the published one"
+        ) from error
     if not isinstance(content, dict):
-        raise DamagedDataError(f"{path}: holds a {type(content).__name__}, expected a dictionary of arrays")
+        raise DamagedDataError(f"{path}: contains a {type(content).__name__}, expected a dictionary of arrays")
     return {name.decode() if isinstance(name, bytes) else str(name): value for name, value in content.items()}
 
 
-def _new_numpy() -> bool:
+def _has_numpy_2() -> bool:
     return int(np.__version__.split(".")[0]) >= 2

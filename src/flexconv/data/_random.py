@@ -1,9 +1,9 @@
-"""Random numbers that belong to a sample, not to a process, a device or a moment.
+"""Random numbers that depend only on the sample, not on the process, the device or the order of computation.
 
     bits(seed, epoch, stream, i) = mix(mix(mix(mix(seed) + epoch) + stream) + i)
 
-mix is the finaliser of SplitMix64 after one step of its counter. The same integers come out on every device, in any
-order, alone or in a batch: this is what makes a restart in mid-epoch and a split over processes exact.
+mix is the finaliser of SplitMix64 after one step of its counter. The integers are the same on every device, in any
+order, and for any batch size. An epoch can therefore be resumed in the middle or divided between processes exactly.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ SHUFFLE, AUGMENT = 1, 2  # streams
 
 
 def random_bits(seed: int, epoch: int, stream: int, index: torch.Tensor) -> torch.Tensor:
-    """62 random bits per index: int64 [n] → int64 [n], none negative."""
+    """62 random bits per index: int64 [n] → int64 [n], non-negative."""
     state = torch.zeros((), dtype=torch.int64)
     for number in (seed, epoch, stream):
         state = _mix(state + _signed(number))
-    return _shift(_mix(index + int(state)), 2)  # a number, not a tensor: nothing to copy to index's device
+    return _shift(_mix(index + int(state)), 2)  # an int, so that no tensor is copied to the device
 
 
 def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The order of an epoch: a permutation of 0 … count − 1, on the host."""
+    """The order of samples in an epoch: a permutation of 0 … count − 1, on the CPU."""
     keys = random_bits(seed, epoch, SHUFFLE, torch.arange(count))
-    return torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))  # torch's own sort stalls where cores are shared
+    return torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))  # torch.sort is slow if cores are shared
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:
@@ -37,9 +37,10 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 
 def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Right shift that brings in zeros; torch's own brings in the sign."""
+    """Logical right shift. (The operator of torch is an arithmetic shift.)"""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(number: int) -> int:
+    """The number modulo 2^64 as a signed 64-bit integer."""
     return (number + 2**63) % 2**64 - 2**63

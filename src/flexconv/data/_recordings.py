@@ -1,4 +1,4 @@
-"""Recordings of the user's own, as waves or as mel-frequency cepstral coefficients."""
+"""Read recordings, as waves or as mel-frequency cepstral coefficients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ._splits import Samples
 from ._wav import read_wav
 
 FEATURES = ("waves", "mfcc")
-FULL_SCALE = 2**15  # of 16 bits
-CHUNK = 256  # recordings at a time
+FULL_SCALE = 2**15  # of 16-bit samples
+CHUNK = 256  # recordings that are transformed at a time
 
 
 def read_recordings(
     files: Mapping[str, tuple[list[Path], torch.Tensor]], features: str
 ) -> tuple[dict[str, Samples], int]:
-    """Paths and labels of all parts → samples, with lengths where they differ, and the rate of the recordings."""
+    """Paths and labels of all splits → samples of all splits, with lengths if they differ, and the sampling rate."""
     parts, rate = _waves(files)
     if features == "waves":
         return parts, rate
@@ -30,22 +30,22 @@ def read_recordings(
         return {part: coefficients(samples, rate) for part, samples in parts.items()}, rate
     except ValueError as error:
         raise ArgumentError(
-            f"{files['train'][0][0]} and the others have no MFCCs, only features='waves': {error}"
+            f"the MFCCs of {files['train'][0][0]} cannot be computed, use features='waves': {error}"
         ) from error
 
 
 def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[str, Samples], int]:
-    """Recordings [N, C, longest] int16 of all parts, silence after short ones, and their rate."""
+    """Recordings [N, C, longest] int16 of all splits, padded with zeros, and their sampling rate."""
     waves = {part: [read_wav(path) for path in paths] for part, (paths, _) in files.items()}
     kinds = {}
     for part, (paths, _) in files.items():
         for path, (wave, rate) in zip(paths, waves[part], strict=True):
             if wave.size == 0:
-                raise DamagedDataError(f"{path}: a recording without samples")
+                raise DamagedDataError(f"{path}: the recording has no samples")
             kinds.setdefault((len(wave), rate), path)
     if len(kinds) > 1:
-        told = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
-        raise DamagedDataError(f"recordings must agree in channels and rate: {told}")
+        listed = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
+        raise DamagedDataError(f"all recordings must have the same number of channels and sampling rate: {listed}")
     ((channels, rate),) = kinds
     lengths = {part: torch.tensor([wave.shape[1] for wave, _ in found]) for part, found in waves.items()}
     longest = max(int(found.max()) for found in lengths.values())

@@ -1,4 +1,4 @@
-"""The data sets by name."""
+"""All data sets by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import (
     _stl10,
 )
 from ._dataset import Dataset
-from ._files import DamagedDataError, MissingDataError, damage, missing
+from ._files import DamagedDataError, MissingDataError, find_damage, missing_files
 
 _READERS = (
     _digits,
@@ -35,37 +35,40 @@ _READERS = (
     _npz,
 )
 _DATASETS: dict[str, Dataset] = {dataset.name: dataset for reader in _READERS for dataset in reader.DATASETS}
-_ALWAYS = ("protocol", "seed", "verify")  # what every reader is told
+_COMMON = ("protocol", "seed", "verify")  # arguments of every reader
 
 
 def list_datasets() -> list[str]:
-    """Names that `load` takes."""
+    """The names that `load` accepts."""
     return list(_DATASETS)
 
 
 def dataset(name: str) -> Dataset:
-    """What the registry knows about a set: title, kind, licence, citation, files, downloads."""
+    """The description of a data set: title, kind, licence, citation, files, downloads."""
     if name not in _DATASETS:
         unknown_name("data set", name, _DATASETS)
     return _DATASETS[name]
 
 
 def options(name: str) -> dict[str, Any]:
-    """The options of a data set beyond those of `load`, with their defaults; `inspect.Parameter.empty`: required."""
+    """The options of a data set in addition to the arguments of `load`: name → default.
+
+    The default of a required option is `inspect.Parameter.empty`.
+    """
     parameters = inspect.signature(dataset(name).read).parameters
-    return {k: p.default for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in _ALWAYS}
+    return {k: p.default for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in _COMMON}
 
 
-def require(chosen: Dataset, folder: Path, described: str, *, verify: bool) -> None:
-    """Refuse to go on without all files, whole."""
+def check_files(chosen: Dataset, folder: Path, described: str, *, verify: bool) -> None:
+    """Raise an error if files of a data set are missing or damaged."""
     files = chosen.files_in(folder)
-    way = f"Run: flexconv data fetch {chosen.name}" if chosen.downloads else chosen.instructions
-    absent = missing(folder, files)
+    remedy = f"Run: flexconv data fetch {chosen.name}" if chosen.downloads else chosen.instructions
+    absent = missing_files(folder, files)
     if absent:
         listed = ", ".join(absent[:6]) + (f" and {len(absent) - 6} more" if len(absent) > 6 else "")
-        raise MissingDataError(f"{chosen.name} is not in {described}: no {listed}. {way}")
-    problems = damage(folder, files) if verify else []
+        raise MissingDataError(f"{chosen.name} is not in {described}: there is no {listed}. {remedy}")
+    problems = find_damage(folder, files) if verify else []
     if problems:
         raise DamagedDataError(
-            f"{chosen.name} is damaged: {'; '.join(problems)}. Delete what is named, then get it again. {way}"
+            f"{chosen.name} is damaged: {'; '.join(problems)}. Delete these files and get them again. {remedy}"
         )

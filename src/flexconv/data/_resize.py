@@ -1,4 +1,4 @@
-"""Images at another resolution, in batches: bilinear, with as wide a triangle as the reduction needs.
+"""Resize batches of images: bilinear with antialiasing, as Pillow does it.
 
 y = R x Cᵀ,      R [h, H] and C [w, W]:  R_ij ∝ max(0, 1 − |(j + ½) − (i + ½) r| / max(r, 1)),   r = H / h
 """
@@ -12,15 +12,16 @@ import torch
 from .._arguments import per_axis
 from ..errors import ArgumentError, ArgumentTypeError
 
-BITS = 22  # of Pillow's whole-number weights
+BITS = 22  # of the integer weights that Pillow uses
 
 
 def resize_images(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Tensor:
     """Images [B, C, H, W], uint8 or floats → [B, C, *size] of the same dtype.
 
-    Bilinear with antialiasing: reducing averages over all pixels that a new one covers. Bytes come out exactly as
-    Pillow's (columns first, rounded, then rows), which the paper's authors used, and the same on every device: the
-    weights are whole numbers / 2²², and sums of them are exact in float64.
+    The interpolation is bilinear with antialiasing: if the size is reduced, a new pixel is an average of all pixels
+    that it covers. For uint8, the result is identical to that of Pillow, which the authors used: columns are resized
+    first, then rounded, then rows. The result is the same on every device, because the weights are integers / 2²² and
+    their sums are exact in float64.
     """
     if images.ndim != 4:
         raise ArgumentError(f"images must have shape [B, C, H, W]; got {list(images.shape)}")
@@ -28,13 +29,13 @@ def resize_images(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Te
         raise ArgumentTypeError(f"images must be uint8 or floats; got {images.dtype}")
     height, width = per_axis("size", size, 2, minimum=1)
     if width != images.shape[3]:
-        images = _along_rows(images, width)
+        images = _resize_rows(images, width)
     if height != images.shape[2]:
-        images = _along_rows(images.transpose(2, 3), height).transpose(2, 3).contiguous()
+        images = _resize_rows(images.transpose(2, 3), height).transpose(2, 3).contiguous()
     return images
 
 
-def _along_rows(images: torch.Tensor, size: int) -> torch.Tensor:
+def _resize_rows(images: torch.Tensor, size: int) -> torch.Tensor:
     """[B, C, H, W] → [B, C, H, size]."""
     weights = _weights(images.shape[3], size, images.device)
     if images.dtype == torch.uint8:
@@ -45,7 +46,7 @@ def _along_rows(images: torch.Tensor, size: int) -> torch.Tensor:
 
 @lru_cache(maxsize=32)
 def _weights(old: int, new: int, device: torch.device) -> torch.Tensor:
-    """Whole numbers, times 2²², that make `new` pixels of `old` ones: float64 [new, old]."""
+    """Weights of `old` pixels in `new` ones, times 2²² and rounded to integers: float64 [new, old]."""
     ratio = old / new
     reach = max(ratio, 1.0)
     centres = (torch.arange(new, dtype=torch.float64) + 0.5) * ratio

@@ -1,4 +1,4 @@
-"""What a data set looks like once it is loaded: three parts, each a few tensors and how to standardise them."""
+"""A loaded data set: up to three splits, each with its tensors and the statistics that standardise them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class MappedRows:
-    """Rows of an array on disk: read only where asked for. `array` [M, C, *size], `rows` [N] int64."""
+    """Rows of a memory-mapped array, which are read on demand. `array` [M, C, *size], `rows` [N] int64."""
 
     array: np.ndarray
     rows: np.ndarray
@@ -34,15 +34,19 @@ class MappedRows:
         return torch.from_numpy(np.empty(0, self.array.dtype)).dtype
 
     def take(self, index: torch.Tensor) -> torch.Tensor:
-        """Samples `index` [B], on the host → [B, C, *size]."""
+        """Read the samples `index` [B] → [B, C, *size], on the CPU."""
         return torch.from_numpy(self.array[self.rows[index.numpy()]])
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One part of a data set as its reader found it.
+    """One split of a data set, as it was read.
 
-    inputs [N, C, *size] in the dtype of the source, labels [N] int64, lengths [N] int64 where series are padded.
+    Attributes:
+        inputs: [N, C, *size], in the dtype of the source.
+        labels: [N] int64.
+        lengths: [N] int64 if sequences are padded, otherwise None.
+
     """
 
     inputs: torch.Tensor | MappedRows
@@ -54,23 +58,23 @@ class Samples:
             if values is not None and (values.shape != (len(self.inputs),) or values.dtype != torch.int64):
                 raise ArgumentError(
                     f"{name} must be {len(self.inputs)} int64 numbers, one per sample; "
-                    f"got {values.dtype} of shape {tuple(values.shape)}"
+                    f"got {values.dtype} with shape {tuple(values.shape)}"
                 )
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        series = "" if self.lengths is None else ", of unequal length"
+        series = "" if self.lengths is None else ", of different lengths"
         return f"{type(self).__name__}({len(self):,} samples {list(self.sample_shape)}{series})"
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape [C, *size] of one sample."""
+        """The shape [C, *size] of a sample."""
         return tuple(self.inputs.shape[1:])
 
     def rows(self, index: torch.Tensor) -> Samples:
-        """The samples `index` [n], in that order. What is on disk stays there."""
+        """The samples `index` [n], in this order. Memory-mapped inputs are not read."""
         if isinstance(self.inputs, MappedRows):
             inputs = dataclasses.replace(self.inputs, rows=self.inputs.rows[index.numpy()])
         else:
@@ -80,15 +84,21 @@ class Samples:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split(Samples):
-    """One part of a data set, with what turns its numbers into a network's input.
+    """One split of a data set, and how to turn its samples into the input of a network.
 
-        x = (inputs · scale − mean) / std,    zeros from a series' own length on,    then `tail` appended
+        x = (inputs · scale − mean) / std
 
-    mean and std broadcast against one sample: [C, 1, …] per channel, or [1, L] per time index. They are those of the
-    training part, in every part. `tail` [C, T] is a fixed continuation of every series (npCIFAR10's noise).
-    `layout`: of pictures in series that were made of them, which are augmented as pictures; None for others.
-    `mfcc_rate`: of inputs that are MFCCs of waves, which had so many samples per second; None for others.
-    `resize_to`: batches are brought to this image size, after augmentation.
+    The values after the end of a sequence are then set to 0, and `tail` is appended.
+
+    Attributes:
+        scale: factor of the inputs.
+        mean: mean of the training set, [C, 1, …] per channel or [1, L] per time index.
+        std: standard deviation of the training set, with the shape of `mean`.
+        tail: [C, T], a fixed continuation of every sequence (the noise of npCIFAR10).
+        layout: the arrangement of images in sequences that were made from images, which augmentation needs.
+        mfcc_rate: samples per second of the waves, if the inputs are MFCCs.
+        resize_to: image size to which batches are resized, after augmentation.
+
     """
 
     scale: float = 1.0
@@ -101,7 +111,7 @@ class Split(Samples):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape [C, *size] of one sample of a batch."""
+        """The shape [C, *size] of a sample in a batch."""
         channels, *size = self.inputs.shape[1:]
         if self.tail is not None:
             size[-1] += self.tail.shape[-1]
@@ -112,13 +122,13 @@ class Split(Samples):
         return dataclasses.replace(self, inputs=part.inputs, labels=part.labels, lengths=part.lengths)
 
     def at_resolution(self, size: int | tuple[int, int]) -> Split:
-        """The same images, brought to size × size batch by batch, after augmentation: see `resize_images`.
+        """The same images, which are resized to `size` in every batch after augmentation (see `resize_images`).
 
-        Statistics stay those of the native resolution, so that a network sees the same grey as the same number at
-        every resolution.
+        The statistics remain those of the native resolution, so that a grey level has the same value at every
+        resolution.
         """
         if len(self.inputs.shape) != 4:
-            raise ArgumentError(f"at_resolution is for images [N, C, H, W]; got {list(self.inputs.shape)}")
+            raise ArgumentError(f"at_resolution needs images [N, C, H, W]; got {list(self.inputs.shape)}")
         height, width = per_axis("size", size, 2, minimum=1)
         native = (height, width) == tuple(self.inputs.shape[2:])
         return dataclasses.replace(self, resize_to=None if native else (height, width))
@@ -128,9 +138,16 @@ class Split(Samples):
 class DataSplits:
     """A loaded data set.
 
-    `validation` is None where nothing was held out, and `test` where the set has none. Under the paper's protocol
-    the validation part of most sets IS the test part (`selects_on_test`): its authors chose their epoch there.
-    `note` says what a number measured on this data must mention, such as an incomplete set.
+    Attributes:
+        name: name of the data set.
+        train: the training set.
+        validation: the validation set; None if nothing was held out. Under the "paper" protocol, it is the test set for
+            most data sets, because the authors selected their epoch there; see `selects_on_test`.
+        test: the test set; None if the data set has none.
+        class_names: names of the classes.
+        protocol: "honest" or "paper".
+        note: a remark that must accompany results on this data, such as that the data set is incomplete.
+
     """
 
     name: str
@@ -158,7 +175,7 @@ class DataSplits:
 
     @property
     def image_size(self) -> int | tuple[int, int] | None:
-        """Side of a square image, (height, width) of another; None for series."""
+        """The side of square images, or (height, width); None for sequences."""
         if len(self.train.sample_shape) != 3:
             return None
         height, width = self.train.sample_shape[1:]
@@ -166,21 +183,22 @@ class DataSplits:
 
     @property
     def length(self) -> int | None:
-        """Steps of a series, padding and tail included; None for images."""
+        """The number of steps of sequences, including padding and tail; None for images."""
         return self.train.sample_shape[1] if len(self.train.sample_shape) == 2 else None
 
     @property
     def model_arguments(self) -> dict[str, Any]:
-        """in_channels, num_classes and image_size or length: what a network for this data needs to know."""
+        """The arguments of a model that depend on the data: in_channels, num_classes, and image_size or length."""
         size = {"length": self.length} if self.image_size is None else {"image_size": self.image_size}
         return {"in_channels": self.in_channels, "num_classes": self.num_classes, **size}
 
     @property
     def selects_on_test(self) -> bool:
+        """Whether the validation set is the test set."""
         return self.validation is not None and self.validation is self.test
 
     def at_resolution(self, size: int | tuple[int, int]) -> DataSplits:
-        """All parts at another image size: see `Split.at_resolution`."""
+        """All splits at another image size; see `Split.at_resolution`."""
         train = self.train.at_resolution(size)
         test = None if self.test is None else self.test.at_resolution(size)
         if self.validation is None or self.selects_on_test:
@@ -191,5 +209,5 @@ class DataSplits:
 
 
 def nbytes(inputs: torch.Tensor | MappedRows) -> int:
-    """Memory that all samples take."""
+    """The size of all samples in bytes."""
     return math.prod(inputs.shape) * inputs.dtype.itemsize

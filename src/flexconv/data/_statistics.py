@@ -1,7 +1,7 @@
-"""Mean and standard deviation of a training part.
+"""Mean and standard deviation of a training set.
 
-per channel:     mean_c = Σ_{n,s} x_ncs / N_c           over samples and positions, padding left out
-per time index:  mean_t = Σ_{n,c} x_nct / (N · C)       what the paper's authors did to series
+per channel:     mean_c = Σ_{n,s} x_ncs / N_c           over samples and positions, without padding
+per time index:  mean_t = Σ_{n,c} x_nct / (N · C)       the authors' choice for sequences
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import torch
 from ..errors import ArgumentError
 from ._splits import MappedRows, Samples
 
-CHUNK = 4096  # samples at a time: bounds the float64 copy
-EMPTY = "the training part is empty: nothing to take statistics of"
+CHUNK = 4096  # samples at a time, to limit the memory of float64 copies
+EMPTY = "the training set is empty: there are no statistics"
 
 
 def channel_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and std per channel of inputs · scale, computed in float64 → two float32 tensors [C, 1, …].
 
-    Positions of a series past its length do not count. A constant channel gets std 1, so that it becomes 0.
+    Padding is not counted. A constant channel gets std 1, so that it is standardised to 0.
     """
     channels, dims = samples.inputs.shape[1], len(samples.inputs.shape) - 2
     if samples.inputs.dtype == torch.uint8 and samples.lengths is None:
         return _from_histogram(samples, scale=scale, shape=(channels, *[1] * dims))
     count = torch.zeros((), dtype=torch.float64)
     first, second = torch.zeros(2, channels, dtype=torch.float64)
-    shift = None  # one value near the mean keeps Σx² − (Σx)²/n from cancelling
+    shift = None  # a value near the mean, which avoids cancellation in Σx² − (Σx)²/n
     for index in torch.arange(len(samples)).split(CHUNK):
         x = _take(samples, index).to(torch.float64) * scale
         x = x.flatten(2).transpose(0, 1)  # [C, n, S]
@@ -46,8 +46,8 @@ def channel_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor,
 def time_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and std per time index over samples and channels → two float32 tensors [1, L].
 
-    The authors' choice for CharacterTrajectories and SpeechCommands (their loop runs over the last axis). The std has
-    the N − 1 of their torch.std.
+    This is the authors' choice for CharacterTrajectories and Speech Commands, whose loop runs over the last axis. The
+    standard deviation is the unbiased one (N − 1), as in their code.
     """
     x = _take(samples, torch.arange(len(samples))).to(torch.float64) * scale
     std, mean = torch.std_mean(x.transpose(1, 2).transpose(0, 1).flatten(1), dim=1)
@@ -55,9 +55,9 @@ def time_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor, to
 
 
 def statistics_from_moments(moments: np.ndarray, pixels: int, *, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per channel, from the integers Σx and Σx² of every image: [N, C, 2] → two float32 tensors [C, 1, 1].
+    """Mean and std per channel from the integers Σx and Σx² of every image: [N, C, 2] → two float32 tensors [C, 1, 1].
 
-    A large set keeps these sums, so that the statistics of any part are exact and cost no pass over its images.
+    Large data sets store these sums, so that the statistics of any subset are exact without reading its images.
     """
     total = torch.from_numpy(moments.sum(0, dtype=np.int64)).to(torch.float64)
     count = torch.tensor(float(len(moments) * pixels), dtype=torch.float64)
@@ -75,7 +75,7 @@ def _finish(
 
 
 def _from_histogram(samples: Samples, *, scale: float, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bytes are counted: exact, and several times faster than adding float64 copies up."""
+    """Statistics of uint8 values from their histogram: exact, and several times faster than sums in float64."""
     counts = np.zeros((shape[0], 256), np.int64)
     for index in torch.arange(len(samples)).split(CHUNK):
         chunk = _take(samples, index).numpy()

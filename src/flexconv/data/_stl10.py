@@ -1,6 +1,6 @@
-"""STL-10: 5,000 + 8,000 labelled images 96 × 96 in colour. Its unlabelled images are not read.
+"""STL-10: 5,000 + 8,000 labelled colour images of 96 × 96. The unlabelled images are not read.
 
-Binary version: images channel by channel, each channel column by column; labels 1 to 10.
+In the binary version, images are stored channel by channel, and channels column by column; labels are 1 to 10.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = "stl10_binary"
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 SIDE = 96
 AUTHORS_STATISTICS = ((0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713))
-# bytes and md5 of the unpacked files, as torchvision publishes them; no SHA-256 is published
+# size in bytes and md5 of the unpacked files, from torchvision; no SHA-256 is published
 _FILES = {
     "train_X.bin": (5_000 * 3 * SIDE**2, "918c2871b30a85fa023e0c44e0bee87f"),
     "train_y.bin": (5_000, "5a34089d4802c674881badbb80307741"),

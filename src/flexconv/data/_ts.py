@@ -4,7 +4,7 @@
 @key value …                        header
 @classLabel true a b c
 @data
-1.0,2.0,3.0:4.0,5.0,6.0:a           one series a line: channels apart by ":", the label last
+1.0,2.0,3.0:4.0,5.0,6.0:a           one sequence per line: channels separated by ":", then the label
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from ._files import DamagedDataError
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """series: one array [C, length] float32 each; labels: place of each one's class in class_names."""
+    """The contents of a .ts file.
+
+    Attributes:
+        series: one array [C, length] float32 per sequence.
+        labels: index of each sequence's class in `class_names`.
+        class_names: names of the classes.
+
+    """
 
     series: list[np.ndarray]
     labels: np.ndarray
@@ -27,7 +34,7 @@ class TimeSeries:
 
 
 def read_ts(path: Path) -> TimeSeries:
-    """A labelled multivariate file without time stamps or missing values; lengths may differ between series."""
+    """Read a labelled multivariate file without time stamps or missing values. Lengths may differ."""
     names: tuple[str, ...] = ()
     series: list[np.ndarray] = []
     labels: list[int] = []
@@ -48,7 +55,7 @@ def read_ts(path: Path) -> TimeSeries:
         except UnicodeDecodeError as error:
             raise DamagedDataError(f"{path}: not a text file: {error}") from error
     if not series:
-        raise DamagedDataError(f"{path}: no series; truncated, or not a .ts file")
+        raise DamagedDataError(f"{path}: there are no sequences; the file is truncated or not a .ts file")
     return TimeSeries(series, np.array(labels, np.int64), names)
 
 
@@ -58,7 +65,7 @@ def _header(line: str, names: tuple[str, ...], where: str) -> tuple[bool, tuple[
     key, *words = line[1:].split()
     key = key.lower()
     if key == "timestamps" and words[:1] == ["true"]:
-        raise DamagedDataError(f"{where}: series with time stamps are not supported")
+        raise DamagedDataError(f"{where}: time stamps are not supported")
     if key == "classlabel":
         if words[:1] != ["true"] or len(words) < 2:
             raise DamagedDataError(f"{where}: expected '@classLabel true NAME …', got {line[:60]!r}")
@@ -71,14 +78,14 @@ def _header(line: str, names: tuple[str, ...], where: str) -> tuple[bool, tuple[
 def _row(line: str, names: tuple[str, ...], where: str, *, channels: int | None) -> tuple[np.ndarray, int]:
     *texts, label = line.split(":")
     if label not in names or not texts:
-        raise DamagedDataError(f"{where}: ends with {label[-20:]!r}, which is no class of the header; truncated?")
+        raise DamagedDataError(f"{where}: the line ends with {label[-20:]!r}, which is not a class in the header")
     try:
         rows = [np.array(text.split(","), dtype=np.float32) for text in texts]
         values = np.stack(rows)
     except ValueError as error:
         raise DamagedDataError(f"{where}: {error}") from error
     if channels is not None and len(values) != channels:
-        raise DamagedDataError(f"{where}: {len(values)} channels where the series before have {channels}")
+        raise DamagedDataError(f"{where}: {len(values)} channels, but earlier sequences have {channels}")
     if not np.isfinite(values).all():
         raise DamagedDataError(f"{where}: a value is not finite")
     return values, names.index(label)

@@ -1,4 +1,4 @@
-"""Reading .wav files with the standard library: 16-bit PCM."""
+"""Read 16-bit PCM .wav files with the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._files import DamagedDataError
 
 
 def read_wav(path: Path) -> tuple[np.ndarray, int]:
-    """Samples [channels, length] int16 and the rate in Hz of a 16-bit PCM file."""
+    """Read a 16-bit PCM file → samples [channels, length] int16, and the sampling rate in Hz."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate, frames = (
@@ -22,7 +22,7 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
             )
             raw = file.readframes(frames)
     except (wave.Error, EOFError) as error:
-        raise DamagedDataError(f"{path}: not a readable .wav file: {error or 'truncated'}") from error
+        raise DamagedDataError(f"{path}: the .wav file cannot be read: {error or 'truncated'}") from error
     if width != 2:
         raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16")
     if len(raw) != 2 * channels * frames:

@@ -80,7 +80,7 @@ class Trainer:
         self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
         batches = self.train_batches
-        expected = {"batch_size": batches.own_size, "steps": recipe.epochs * len(batches)}
+        expected = {"batch_size": batches.local_batch_size, "steps": recipe.epochs * len(batches)}
         self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, **expected)
         self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from .. import data as datasets
 from .._arguments import check_name, per_axis, per_axis_floats, positive, positive_int, unknown_name
-from ..data import DamagedDataError, MissingDataError, data_root, read_picture, resize_images
+from ..data import DamagedDataError, MissingDataError, data_root, read_image, resize_images
 from ..errors import ArgumentError, ArgumentTypeError
 
 RANDOM_FILE = "alexnet/flexconv_random_kernel.npy"
@@ -137,7 +137,7 @@ def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # no
 def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
     """An image file of your own, in "colour" or "grey", as it is or brought to `size` (height, width)."""
     check_name("mode", mode, MODES)
-    return Targets((path.stem,), _pixels(read_picture(path, mode=MODES[mode])[None], size), pictures=True)
+    return Targets((path.stem,), _pixels(read_image(path, mode=MODES[mode])[None], size), pictures=True)
 
 
 TARGETS: Mapping[str, Callable[..., Targets]] = {

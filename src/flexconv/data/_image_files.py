@@ -1,4 +1,4 @@
-"""Reading image files with Pillow."""
+"""Read image files with Pillow."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import torch
 from ..errors import MissingPackageError
 from ._files import DamagedDataError
 
-NOT_READ = ("BUFR", "GRIB", "HDF5", "MPEG", "PALM", "PDF")  # formats that Pillow knows, but reads no pixels of
-SIXTEEN = ("PNG", "PPM")  # formats of at most 16 bits, which Pillow may hold in 32
+UNREADABLE_FORMATS = ("BUFR", "GRIB", "HDF5", "MPEG", "PALM", "PDF")  # formats that Pillow identifies but cannot decode
+SIXTEEN_BIT_FORMATS = ("PNG", "PPM")  # formats with at most 16 bits, for which Pillow may use 32
 
 
 @functools.cache
-def picture_suffixes() -> frozenset[str]:
-    """Endings of the image files that Pillow reads here, as in ".png"."""
+def image_suffixes() -> frozenset[str]:
+    """File name extensions that this installation of Pillow can read, such as ".png"."""
     known = import_pillow().registered_extensions()
-    return frozenset(suffix for suffix, kind in known.items() if kind not in NOT_READ)
+    return frozenset(suffix for suffix, kind in known.items() if kind not in UNREADABLE_FORMATS)
 
 
-def read_picture(path: Path, *, mode: str = "RGB") -> torch.Tensor:
-    """Pixels [C, H, W] uint8; mode "RGB" or "L" (grey). The first frame of an animation; 8 of 16 bits."""
+def read_image(path: Path, *, mode: str = "RGB") -> torch.Tensor:
+    """Read an image → [C, H, W] uint8; `mode` is "RGB" or "L" (grey).
+
+    Of an animation, the first frame is read. 16-bit images are reduced to 8 bits.
+    """
     image_module = import_pillow()
     try:
         with image_module.open(path) as image:
@@ -34,19 +37,19 @@ def read_picture(path: Path, *, mode: str = "RGB") -> torch.Tensor:
             pixels = np.array(image.convert(mode))
     except DamagedDataError:
         raise
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow's ways to say that a file is broken
-        raise DamagedDataError(f"{path}: not a readable image: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+        raise DamagedDataError(f"{path}: the image cannot be read: {error}") from error
     return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None]).permute(2, 0, 1).contiguous()
 
 
 def _eight_bits(image: Any, path: Path) -> np.ndarray:
-    """A grey image of 16 bits → [H, W] uint8, 65535 as 255. Pillow would cut it off at 255."""
-    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN)
+    """A 16-bit grey image → [H, W] uint8; 65535 becomes 255. (Pillow itself would clip values at 255.)"""
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BIT_FORMATS)
     if not sixteen:
         kind = "floats" if image.mode == "F" else "32-bit integers"
         raise DamagedDataError(
-            f"{path}: its pixels are {kind}, whose range is not known; "
-            "save it with 8 or 16 bits per channel, or put the numbers into an .npz"
+            f"{path}: the range of pixels that are {kind} is unknown; "
+            "save the image with 8 or 16 bits per channel, or save its values in an .npz file"
         )
     return ((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8)
 
