@@ -1,28 +1,149 @@
-"""The pictures of docs/idea.md, drawn by flexconv.viz from two trained networks.
+"""The figures of README.md and docs/idea.md.
+
+    python docs/pictures.py                                      # the figure of README.md, half a minute on a CPU
 
     make demo                                                    # one or two minutes on a CPU
     flexconv train flexnet3-cifar10/short --out runs/cifar       # 75 minutes on one CPU thread
-    python docs/pictures.py runs/demo runs/cifar
+    python docs/pictures.py runs/demo runs/cifar                 # the figures of docs/idea.md
 
-The second needs CIFAR-10 (`flexconv data fetch cifar10`).
+The second run needs CIFAR-10 (`flexconv data fetch cifar10`).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from flexconv import FlexConv2d, from_pretrained, viz
+from flexconv import FlexConv2d, GaussianMask, from_pretrained, ops, viz
+from flexconv.sampling import KernelStages, kernel_stages
 from flexconv.train import RunFolder
 
 IMAGES = Path(__file__).parent / "images"
 DPI = 120
 
 
-def draw(digits: Path, cifar: Path) -> dict[str, Figure]:
-    """Every picture by the name of its file."""
+# --- README.md: a kernel that grows during training -------------------------------------------------------------------
+
+GRID = 33  # taps
+EPOCHS = (0, 2, 4, 11, 30)  # the epochs that are drawn
+
+
+class Theme(NamedTuple):
+    """Colours that fit the light or the dark theme of GitHub. The background of the figure is transparent."""
+
+    panel: str  # background of a panel, and the colour of 0
+    ink: str
+    muted: str
+    line: str
+    negative: tuple[str, str]  # kernel values, strong and weak
+    positive: tuple[str, str]  # weak and strong
+    mask: str
+
+
+THEMES = {
+    "light": Theme(
+        "#f6f8fa", "#1f2328", "#59636e", "#d1d9e0", ("#0a3069", "#218bff"), ("#fb8f44", "#762c00"), "#8250df"
+    ),
+    "dark": Theme(
+        "#151b23", "#f0f6fc", "#9198a1", "#3d444d", ("#b6e3ff", "#218bff"), ("#fb8f44", "#ffe2b8"), "#d2a8ff"
+    ),
+}
+
+
+def ring_filter() -> torch.Tensor:
+    """Elliptical rings that fade towards the border, with energy 1 → [1, 1, 33, 33]."""
+    axis = torch.linspace(-1, 1, GRID)
+    rows, columns = torch.meshgrid(axis, axis, indexing="ij")
+    radius = ((1.6 * rows) ** 2 + columns**2).sqrt()
+    values = torch.exp(-0.5 * (radius / 0.45) ** 2) * torch.cos(13 * radius)
+    return (values / values.norm()).reshape(1, 1, GRID, GRID)
+
+
+def train_ring_filter() -> dict[int, KernelStages]:
+    """Train a layer to imitate `ring_filter`. Returns its kernel and mask at the epochs that are drawn."""
+    torch.manual_seed(0)
+    layer = FlexConv2d(1, 1, kernel_size=GRID, bias=False, mask=GaussianMask(2, sigma=0.075))
+    inputs = torch.randn(256, 1, 32, 32)
+    targets = ops.conv2d(inputs, ring_filter())
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.005)
+    stages = {0: kernel_stages(layer)}
+    for epoch in range(1, max(EPOCHS) + 1):
+        for batch in torch.randperm(len(inputs)).split(8):
+            loss = (layer(inputs[batch]) - targets[batch]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if epoch in EPOCHS:
+            stages[epoch] = kernel_stages(layer)
+    return stages
+
+
+def draw_growth(stages: dict[int, KernelStages], theme: Theme) -> Figure:
+    """Draw kernel and mask at every epoch, and the filter to learn. All lengths are in pixels of the figure."""
+    side, gap, left, top, bottom, extra = 8 * GRID, 18, 52, 52, 64, 22  # 8 pixels per tap
+    width, height = left + 6 * side + 5 * gap + extra + 2, top + 2 * side + gap + bottom
+    figure = Figure(figsize=(width / 200, height / 200), dpi=200)
+    signed = LinearSegmentedColormap.from_list("signed", [*theme.negative, theme.panel, *theme.positive])
+    shades = LinearSegmentedColormap.from_list("shades", [theme.panel, theme.mask])
+
+    def position(column: int) -> int:
+        return left + column * (side + gap) + (extra if column == 5 else 0)
+
+    def panel(column: int, row: int) -> Axes:
+        y = bottom + (1 - row) * (side + gap)
+        area = position(column) / width, y / height, side / width, side / height
+        axes = figure.add_axes(area, xticks=[], yticks=[])
+        axes.spines[:].set(color=theme.line, linewidth=0.8)
+        return axes
+
+    def text(x: float, y: float, string: str, **options: object) -> None:
+        look = {"ha": "center", "va": "center", "color": theme.ink, "fontsize": 9, **options}
+        figure.text(x / width, y / height, string, **look)  # type: ignore[arg-type]
+
+    target = ring_filter()[0, 0].numpy()
+    limit = max(abs(each.kernel).max() for each in stages.values())
+    for column, (epoch, each) in enumerate(stages.items()):
+        (first, last), (start, stop) = each.taps
+        kernel = torch.zeros(GRID, GRID)
+        kernel[first:last, start:stop] = torch.from_numpy(each.kernel[0, 0])
+        assert each.mask is not None
+        images = ((kernel.numpy(), signed, -limit, limit), (each.mask, shades, 0.0, 1.0))
+        for row, (values, colours, low, high) in enumerate(images):
+            axes = panel(column, row)
+            axes.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+            box = Rectangle((start - 0.5, first - 0.5), stop - start, last - first, fill=False, edgecolor=theme.ink)
+            axes.add_patch(box)
+            if column == 0:
+                axes.set_ylabel(("kernel", "mask")[row], color=theme.ink, fontsize=9, labelpad=6)
+        centre = position(column) + side / 2
+        text(centre, height - 24, f"epoch {epoch}", color=theme.muted)
+        text(centre, 34, f"{last - first} × {stop - start} taps", fontsize=10, fontweight="bold")
+    panel(5, 0).imshow(target, cmap=signed, vmin=-limit, vmax=limit, interpolation="nearest")
+    text(position(5) + side / 2, height - 24, "filter to learn", color=theme.muted)
+    keys = (
+        ("kernel size:\nthe taps in use", {"fill": False, "edgecolor": theme.ink}),
+        (f"largest kernel:\n{GRID} × {GRID} taps", {"facecolor": theme.panel, "edgecolor": theme.line}),
+    )
+    for row, (meaning, look) in enumerate(keys):
+        x, y = position(5), bottom + side / 2 + 48 - 96 * row
+        figure.add_artist(Rectangle((x / width, (y - 18) / height), 36 / width, 36 / height, linewidth=1.0, **look))  # type: ignore[arg-type]
+        text(x + 52, y, meaning, ha="left", color=theme.muted, fontsize=8, linespacing=1.3)
+    return figure
+
+
+# --- docs/idea.md -----------------------------------------------------------------------------------------------------
+
+
+def draw_idea(digits: Path, cifar: Path) -> dict[str, Figure]:
+    """The figures of docs/idea.md, by the name of their file."""
     model = from_pretrained(cifar / "weights")
     deep = model.get_submodule("blocks.2.conv1")
     assert isinstance(deep, FlexConv2d)
@@ -37,7 +158,19 @@ def draw(digits: Path, cifar: Path) -> dict[str, Figure]:
     }
 
 
-if __name__ == "__main__":
+def main(runs: Sequence[Path]) -> None:
     IMAGES.mkdir(exist_ok=True)
-    for name, figure in draw(*map(Path, sys.argv[1:])).items():
-        figure.savefig(IMAGES / f"{name}.png", dpi=DPI, bbox_inches="tight", pad_inches=0.05)
+    if runs:
+        for name, figure in draw_idea(*runs).items():
+            figure.savefig(IMAGES / f"{name}.png", dpi=DPI, bbox_inches="tight", pad_inches=0.05)
+        return
+    torch.set_num_threads(1)  # the result depends on the number of threads
+    stages = train_ring_filter()
+    for name, theme in THEMES.items():
+        draw_growth(stages, theme).savefig(IMAGES / f"growth-{name}.png", transparent=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders of the demo and of CIFAR-10")
+    main(parser.parse_args().runs)
