@@ -1,4 +1,4 @@
-"""`python -m flexconv`: the same command as `flexconv`."""
+"""`python -m flexconv` is the command `flexconv`."""
 
 from .cli import main
 

@@ -154,16 +154,16 @@ def test_version(call):
         (("train", "digits", "--set", "model.name=flexnet33"), "'flexnet33'.*'flexnet3'"),
         (("train", "digits", "--set", "data.name=digit"), "'digit'.*'digits'"),
         (("train", "mine.yaml"), "no recipe file 'mine.yaml'"),
-        (("train",), "name a recipe, or a run folder"),
+        (("train",), "give a recipe, or a run folder"),
         (("train", "digits", "--resume", "x"), "leave out the recipe"),
-        (("train", "--resume", "x", "--set", "epochs=2"), r"keeps its recipe.*engine=… may stay"),
+        (("train", "--resume", "x", "--set", "epochs=2"), "keeps its recipe.*engine=NAME is allowed"),
         (("train", "--resume", "x", "--set", "engine=eager", "--set", "epochs=2"), "keeps its recipe"),
-        (("train", "--resume", "nothing"), "nothing is no run"),
+        (("train", "--resume", "nothing"), "nothing"),
         (("train", "fit-gabor"), "flexconv fit fit-gabor"),
         (("fit", "digits"), "flexconv train digits"),
         (("fit", "fit-gabr"), "'fit-gabr'.*'fit-gabor'"),
         (("recipes", "digts"), "'digits'"),
-        (("recipes", "--set", "epochs=2"), "name it"),
+        (("recipes", "--set", "epochs=2"), "give its name"),
         (("data", "ls", "cifar"), "'cifar'.*'cifar10'"),
         (("data", "fetch", "cifar"), "'cifar'.*'cifar10'"),
         (("eval", "nothing"), "nothing"),
@@ -185,7 +185,7 @@ def test_a_folder_is_offered_that_has_almost_the_name(call, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(call):
-    assert_refused(call("train", "digits", "--device", "cuda"), "no GPU here")
+    assert_refused(call("train", "digits", "--device", "cuda"), "no GPU")
 
 
 def test_a_package_that_is_missing_is_one_line(call, monkeypatch):
@@ -378,7 +378,7 @@ def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
     first = call("train", "deep/mine.yaml", "--set", "epochs=1", "--set", "seed=3", "--device", "cpu")
     assert first.code == 0, first.err
     assert first.out.startswith("run folder: runs/mine\n")
-    assert first.out.endswith("results, weights and pictures are in runs/mine\n")
+    assert first.out.endswith("results, weights and plots are in runs/mine\n")
     assert re.search(r"test accuracy \d+\.\d\d %", first.out)
     recipe = RunFolder("runs/mine").read_recipe()
     assert (recipe.epochs, recipe.seed) == (1, 3)
@@ -421,15 +421,15 @@ def test_an_impatient_ctrl_c_names_the_run_too(call, finished, monkeypatch):
 
     monkeypatch.setattr(loop.Trainer, "_step", at_once)
     stopped = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
-    assert (stopped.code, stopped.err) == (130, "stopped; go on with: flexconv train --resume run\n")
+    assert (stopped.code, stopped.err) == (130, "stopped; continue with: flexconv train --resume run\n")
 
 
 def test_resuming_a_finished_run_says_so(call, finished):
     accuracy = RunFolder(finished / "tiny").read_results()["test_accuracy"]
     again = call("train", "--resume", finished / "tiny")
     assert again.code == 0
-    assert f"is finished, with {100 * accuracy:.2f} % test accuracy after 2 epochs; there is nothing" in again.out
-    assert "is finished; there is nothing" in call("train", "--resume", finished / "cross").out
+    assert f"is already finished, with {100 * accuracy:.2f} % test accuracy after 2 epochs\n" in again.out
+    assert "is already finished\n" in call("train", "--resume", finished / "cross").out
 
 
 def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
@@ -441,7 +441,7 @@ def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
 def test_cross_resolution_prints_its_four_numbers(call, finished, monkeypatch):
     monkeypatch.setattr("flexconv.train.train", lambda *_, **__: RunFolder(finished / "cross").read_results())
     out = call("train", finished / "cross.yaml", "--out", "run").out
-    told = (r"source [\d.]+ %, out of the box", "with batch norms measured there", "fine-tuned")
+    told = (r"source [\d.]+ %, out of the box", "with recalibrated batch norms", "fine-tuned")
     assert re.search("".join(rf"{words} [\d.]+ %\n" for words in told), out)
 
 
@@ -456,10 +456,10 @@ def test_fit(call, finished, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(FitGroup, "step", interrupted)
         stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
-    assert (stopped.code, "go on with: flexconv fit --resume run" in stopped.err) == (130, True)
+    assert (stopped.code, "continue with: flexconv fit --resume run" in stopped.err) == (130, True)
     assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")
     assert_refused(call("fit", finished / "fit.yaml", "--resume", "run"), "leave out the recipe")
-    assert_refused(call("fit"), "name a recipe")
+    assert_refused(call("fit"), "give a recipe")
     assert_refused(call("train", "--resume", "run"), "flexconv fit --resume run")
     assert_refused(call("fit", "--resume", finished / "tiny"), "flexconv train --resume")
     again = call("fit", "--resume", "run", "--root", "moved", "--device", "cpu")
@@ -507,12 +507,12 @@ def test_eval_of_other_parts_data_and_weights(call, finished):
     assert score(call("eval", finished / "tiny", "--part", "train", "--batch-size", 50).out)[1] == 1149
     assert score(call("eval", finished / "tiny" / "weights", "--data", "digits").out)[0] == logged(finished / "tiny")[0]
     target = call("eval", finished / "cross" / "target" / "weights", "--data", "digits", "--batch-size", 400).out
-    assert target.startswith("digits: images are brought to 12×12, which the network was made for\n")
+    assert target.startswith("digits: images are resized to 12×12, the input size of the network\n")
     assert score(target.split("\n", 1)[1]) == logged(finished / "cross" / "target")
     assert_refused(call("eval", finished / "tiny" / "weights"), "--data NAME")
     assert_refused(call("eval", finished / "tiny", "--part", "tset"), "'tset'.*'test'")
     assert_refused(call("eval", finished / "series", "--part", "validation"), "no validation part")
-    assert_refused(call("eval", finished / "cross"), "name a stage.*cross/target or .*cross/source")
+    assert_refused(call("eval", finished / "cross"), "name one of its stages.*cross/target or .*cross/source")
     assert_refused(call("eval", finished / "tiny", "--data", "cifar10"), "cifar10 is not in", code=1)
 
 
@@ -529,7 +529,7 @@ def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((20, 1, 8, 8), np.uint8), labels=np.arange(20) % 2)
     own = ["--set", "data.name=npz", "--set", "data.options.path=own.npz", "--set", "data.validation=0"]
     assert call("train", finished / "tiny.yaml", "--out", "own", "--device", "cpu", *own).code == 0
-    assert_refused(call("eval", "own", "--data", "digits"), "digits has 10 classes, the network 2")
+    assert_refused(call("eval", "own", "--data", "digits"), "digits has 10 classes, but the network has 2")
 
 
 @pytest.fixture
@@ -556,7 +556,7 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     arrays = call("eval", "runs/photos/weights", "--data", "npz", "--data-option", "path=photos.npz")
     assert score(arrays.out) == logged("runs/photos")
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
-    assert small.out.startswith("folder: images are brought to 16×16"), small.err
+    assert small.out.startswith("folder: images are resized to 16×16"), small.err
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
     assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["16×16", "20×20"]
 
@@ -575,7 +575,7 @@ def test_eval_of_weights_that_went_on_at_another_size(call, photos):
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (("--data-option", "path=x"), "--data-option path=x is for the set in --data.*--root"),
+        (("--data-option", "path=x"), "--data-option path=x needs --data.*--root"),
         (("--data", "folder"), "'folder' needs the option 'path'.*--data-option path="),
         (("--data", "folder", "--data-option", "path"), "KEY=VALUE.*'path'"),
         (("--data", "folder", "--data-option", "pth=x"), "'pth'.*'path'"),
@@ -647,9 +647,9 @@ def test_norms_are_measured_on_images_augmented_as_in_training(call, finished, t
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (("--to", "big"), "--to wants.*'big'"),
-        (("--to", "0"), "--to wants.*'0'"),
-        (("--to", "8x8x8"), "--to wants"),
+        (("--to", "big"), "--to must be.*'big'"),
+        (("--to", "0"), "--to must be.*'0'"),
+        (("--to", "8x8x8"), "--to must be"),
         (("--to", "16", "--crop", "soft"), "'soft'.*'taper'"),
         (("--to", "16", "--recalibrate", "-1"), "--recalibrate"),
     ],
@@ -664,7 +664,7 @@ def test_resample_series(call, finished):
     assert rows[1].split()[1] == logged(finished / "series")[0]
     recalibrated = call("resample", finished / "series", "--to", 128, "--recalibrate", 1)
     assert recalibrated.code == 0
-    assert_refused(call("resample", finished / "series", "--to", "8x8"), "--to wants a number of samples such as 64;")
+    assert_refused(call("resample", finished / "series", "--to", "8x8"), "--to must be a number of samples such as 64;")
 
 
 def test_resampled_series_are_the_same_function_of_time(tmp_path):
@@ -716,13 +716,13 @@ def test_inspect(call, finished):
     assert {row[-1] for row in rows.values()} <= {"<1%", *(f"{share}%" for share in range(101))}
     assert all(row[-4].endswith("!") == (float(row[-4].strip("!")) > float(row[-3])) for row in rows.values())
     parameters = RunFolder(finished / "tiny").read_results()["parameters"]
-    assert f"{parameters:,} parameters in all" in shown.out
+    assert f"{parameters:,} parameters in total" in shown.out
 
 
 def test_inspect_draws(call, finished, tmp_path):
     drawn = call("inspect", finished / "series", "--pictures", "pictures")
     assert drawn.code == 0, drawn.err
-    assert drawn.out.endswith("5 pictures in pictures\n")
+    assert drawn.out.endswith("5 pictures are in pictures\n")
     assert len(list((tmp_path / "pictures").iterdir())) == 5
 
 

@@ -1,4 +1,4 @@
-"""The `flexconv` command, a file per group of subcommands. Every one explains itself with --help."""
+"""The `flexconv` command, with one file per group of subcommands. `flexconv COMMAND --help` describes each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._resample import resample
 from ._train import fit, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Data sets: what there is, and getting it.")
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and download data sets.")
 
 
 def _version(wanted: bool) -> None:
@@ -33,14 +33,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def flexconv(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Convolutions that learn how large they are: train, evaluate, look inside."""
+    """Train, evaluate and inspect networks whose convolutions learn their size."""
 
 
 def _examples(*lines: str) -> str:
-    """The end of a help text. The backspace keeps click from filling its lines."""
+    """The last lines of a help text. The backspace character tells click not to wrap them."""
     return "\b\nExamples:\n" + "\n".join(f"  flexconv {line}" for line in lines)
 
 
@@ -62,16 +62,18 @@ data.command(epilog=_examples("data fetch cifar10"))(fetch)
 @app.command("paper", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @app.command("ship", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def moved() -> None:
-    """Removed: the reproduction of the paper is not part of the package any more."""
+    """Moved: the reproduction of the paper is no longer part of the package."""
     raise ArgumentError("flexconv paper and ship have moved: use `python -m reproduction` in a checkout of flexconv")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command → its exit code. None: the arguments of this process."""
+    """Run the command and return its exit code. The default arguments are those of this process."""
     return _common.run(app, arguments)
 
 
 def main() -> NoReturn:
     """The entry point `flexconv`."""
-    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # where in the code is of no use here
+    warnings.formatwarning = lambda message, *_: (
+        f"warning: {message}\n"
+    )  # a user of the command has no use for the line of code
     sys.exit(run())

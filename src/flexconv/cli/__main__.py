@@ -1,4 +1,4 @@
-"""`python -m flexconv.cli`, which is also what torchrun wants: torchrun --nproc-per-node 2 -m flexconv.cli train …"""
+"""`python -m flexconv.cli`, the same as `python -m flexconv`; both also work with `torchrun -m`."""
 
 from . import main
 

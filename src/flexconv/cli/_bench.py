@@ -15,18 +15,25 @@ WAYS = [f"{engine}-{precision}" for engine in ("eager", "compiled", "graph") for
 
 
 def bench(
-    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help=f"{', '.join(TABLES)}.")] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE", help=f"Tables to measure: {', '.join(TABLES)}. [default: all]"),
+    ] = None,
     device: Device = "auto",
     out: Annotated[
-        list[Path] | None, typer.Option(help="Also write the report here, as .json or .md by its name; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Also write the report to this .json or .md file. Repeatable."),
     ] = None,
     way: Annotated[
         list[str] | None,
-        typer.Option(help="Engine and precision of training steps, as graph-bf16; repeatable. By default several."),
+        typer.Option(
+            metavar="NAME",
+            help="Engine and precision of the training steps, such as graph-bf16. Repeatable. [default: several]",
+        ),
     ] = None,
-    smoke: Annotated[bool, typer.Option(help="Tiny shapes, to see that everything runs.")] = False,
+    smoke: Annotated[bool, typer.Option(help="Use tiny shapes, to check that everything runs.")] = False,
 ) -> None:
-    """How fast convolutions, layers and training are here."""
+    """Measure the speed of convolutions, layers and training."""
     import torch
 
     from ..bench import (
@@ -47,7 +54,7 @@ def bench(
         check_name(path)
     for each in way or ():
         if each not in WAYS:
-            unknown_name("way to train", each, WAYS)
+            unknown_name("engine and precision in --way", each, WAYS)
     ways = [tuple(each.split("-")) for each in way or ()]
     chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
     torch.manual_seed(0)
@@ -67,5 +74,5 @@ def bench(
             if errors.is_terminal:
                 errors.print(f"{table}: {len(rows)} measured", end="\r", highlight=False)
             for path in out or ():
-                write_report(report, path)  # what is there, should it not come to an end
+                write_report(report, path)  # after every row, in case a later one fails
     say(report.markdown())

@@ -1,4 +1,4 @@
-"""What all subcommands share: common options, where they print, how they end."""
+"""What the subcommands share: common options, printing, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ImportError as error:
 from .._arguments import unknown_name
 from ..errors import ArgumentError, ArgumentTypeError, FlexConvError, RunError
 
-WIDE = 10_000  # columns of what is no terminal: nothing is wrapped there
+WIDE = 10_000  # columns if the output is not a terminal, so that no line is wrapped
 DEVICES = ("auto", "cpu", "cuda")
 
 console = Console(soft_wrap=True, emoji=False)
@@ -35,18 +35,31 @@ def _check_device(name: str) -> str:
         import torch
 
         if not torch.cuda.is_available():
-            raise ArgumentError("there is no GPU here that torch can use: leave --device out, or say --device cpu")
+            raise ArgumentError("--device cuda: torch finds no GPU here; use --device cpu, or leave out --device")
     return name
 
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in optim.lr=0.001; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.001. Repeatable."
+    ),
 ]
-Device = Annotated[str, typer.Option(callback=_check_device, help="cpu, cuda, or auto: a GPU where there is one.")]
-Root = Annotated[Path | None, typer.Option(help="Folder of the data sets; else FLEXCONV_DATA, else the user's cache.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        callback=_check_device, metavar="DEVICE", help="Device: cpu, cuda, or auto to use a GPU if there is one."
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Folder of the data sets. [default: $FLEXCONV_DATA, else a folder in the user's cache]"
+    ),
+]
 OutFolder = Annotated[
-    Path | None, typer.Option(help="Run folder; by default runs/RECIPE, with a number where that is taken.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for the run. [default: runs/RECIPE, or runs/RECIPE-2 if that exists]"),
 ]
 
 
@@ -54,12 +67,12 @@ OutFolder = Annotated[
 
 
 def say(text: str) -> None:
-    """A line for the user, as it is."""
+    """Print text as it is, without markup or wrapping."""
     console.print(text, highlight=False, markup=False)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Columns under titles, those named in `right` flush right. Only a terminal has an edge to wrap at."""
+    """Print rows under titles, with the columns named in `right` aligned right. Wraps lines only in a terminal."""
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(titles):
         table.add_column(title, justify="right" if title in right else "left", no_wrap=number == 0)

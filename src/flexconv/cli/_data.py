@@ -11,11 +11,11 @@ from ._common import Root, print_table, say
 
 
 def ls(
-    name: Annotated[str | None, typer.Argument(help="Tell all about this one.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Read the files and compare their checksums.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show the details of this data set.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Read the files and verify their checksums.")] = False,
     root: Root = None,
 ) -> None:
-    """What data sets there are, and which of them are here."""
+    """List the data sets and which of them are on this machine."""
     from .. import data as datasets
     from ..data import describe_root
 
@@ -47,8 +47,11 @@ def ls(
                 say(f"{each.name}: {problem}")
 
 
-def fetch(name: Annotated[str, typer.Argument(help="A name from `flexconv data ls`.")], root: Root = None) -> None:
-    """Get a data set, unless it is here, and check it."""
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a data set (see `flexconv data ls`).")],
+    root: Root = None,
+) -> None:
+    """Download a data set if it is not here yet, and verify it."""
     from .. import data as datasets
 
     if not datasets.dataset(name).needs_files:
@@ -58,7 +61,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A name from `flexconv data l
 
 
 def _size(count: int) -> str:
-    """Bytes in words; empty for none."""
+    """A number of bytes as text, such as 170.5 MB; empty for 0."""
     if not count:
         return ""
     for unit in ("B", "kB", "MB"):

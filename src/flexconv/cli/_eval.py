@@ -14,14 +14,16 @@ def evaluate(
     model: ModelName,
     data: DataName = None,
     options: DataOptions = None,
-    part: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
+    part: Annotated[
+        str, typer.Option(metavar="PART", help="Part of the data to use: test, validation or train.")
+    ] = "test",
     batch_size: BatchSize = None,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Accuracy of a trained model. Of a run folder it is the number in its results.json.
+    """Measure the accuracy of a trained model.
 
-    Models are tested in float32, however they were trained.
+    For a run folder this gives the number in its results.json. Models are always evaluated in float32.
     """
     network, recipe, splits = load_with_data(model, data, root, options)
     split = part_of(splits, part)

@@ -20,32 +20,48 @@ def export(
     model: ModelName,
     format: Annotated[  # noqa: A002
         str | None,
-        typer.Option(help="onnx, pt2 (torch.export) or conv (safetensors); by default as --out ends, else onnx."),
+        typer.Option(
+            metavar="FORMAT",
+            help="onnx, pt2 (for torch.export) or conv (safetensors). [default: by the suffix of --out, or onnx]",
+        ),
     ] = None,
     resolution: Annotated[
-        str | None, typer.Option(help="Image size (64, 48x64) or length to sample kernels for.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Resolution to sample kernels for: an image size (64, 48x64) or a length."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The file; by default named after the model, here.")] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise; for onnx alone.")] = False,
-    test: Annotated[bool, typer.Option("--test", help="Test model and file on the data it was trained on.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write. [default: the name of the model, in this folder]"),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8-bit integers. Only for onnx.")] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Evaluate the model and the file on the test data of its training run.")
+    ] = False,
     root: Root = None,
-    rtol: Annotated[float, typer.Option(help="Largest relative error of the file against the model.")] = 1e-5,
+    rtol: Annotated[
+        float,
+        typer.Option(metavar="ERROR", help="Largest accepted relative error of the file, compared with the model."),
+    ] = 1e-5,
 ) -> None:
-    """Write a trained model for use without flexconv.
+    """Export a trained model for use without flexconv.
 
-    The file is read again and compared with the model.
+    The file is read again after writing, and its outputs are compared with those of the model.
     """
     from .. import export as exporting
     from ..export import SUFFIXES, format_of
 
     format = format_of(out or "", format)  # noqa: A001
     if int8 and format != "onnx":
-        raise ArgumentError(f"--int8 is for --format onnx; got --format {format}")
+        raise ArgumentError(f"--int8 needs --format onnx; got --format {format}")
     if test and resolution is not None:
-        raise ArgumentError("--test tests at the resolution of the training: leave out --resolution, or --test")
+        raise ArgumentError(
+            "--test evaluates at the resolution of the training: leave out either --resolution or --test"
+        )
     network, recipe, data = load_with_data(model, None, root) if test else (*load_model(model), None)
     if data is not None and data.train.lengths is not None:
-        raise ArgumentError(f"{data.name} has series of unequal length, which no exported file takes: leave out --test")
+        raise ArgumentError(
+            f"{data.name} has series of unequal length, which exported files do not accept: leave out --test"
+        )
     scale = None if resolution is None else _scale(network, model, resolution)
     name = Path(model).resolve().name + SUFFIXES[format]
     report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8, rtol=rtol)
@@ -61,12 +77,10 @@ def export(
 
 
 def _scale(network: Model, name: str, resolution: str) -> list[float]:
-    """Samples at the resolution asked for per sample that the model was trained with, per axis."""
+    """Ratio of the requested resolution to that of the training, per axis."""
     from ..models import trained_size
 
     before = trained_size(network)
     if before is None:
-        raise ArgumentError(
-            f"{name} does not say what resolution it was trained at: --resolution has no place to start"
-        )
+        raise ArgumentError(f"{name} does not say which resolution it was trained at: --resolution cannot be used")
     return [new / old for new, old in zip(sizes(resolution, len(before), "--resolution"), before, strict=True)]

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 def inspect(
     model: ModelName,
-    html: Annotated[Path | None, typer.Option(help="Write a page to explore the model with into this file.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Draw masks, kernels and spectra into this folder.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive HTML page about the model to this file.")
+    ] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the masks, kernels and spectra into this folder.")
+    ] = None,
 ) -> None:
-    """Sizes, masks, frequencies and work, layer by layer."""
+    """Show the size, mask, frequencies and cost of every layer."""
     from ..summary import summarize
 
     network, recipe = load_model(model)
@@ -45,10 +49,10 @@ def inspect(
     ]
     print_table(titles, rows, right=titles[1:])
     say(
-        f"\n{sum(p.numel() for p in network.parameters()):,} parameters in all\n"
-        "size: taps in use, of those there are; centre and sigma: of the mask, on a grid from −1 to 1;\n"
-        "frequency: a bound on the kernel's, in cycles per unit; ! beyond nyquist, what the taps hold;\n"
-        "work: share of all multiply-adds of the network, kernels at their size"
+        f"\n{sum(p.numel() for p in network.parameters()):,} parameters in total\n"
+        "size: taps in use; of: taps of the grid; centre and sigma: of the mask, on a grid from −1 to 1;\n"
+        "frequency: upper bound of the kernel's, in cycles per unit, with ! if it exceeds nyquist;\n"
+        "work: share of the multiply-adds of the network, with kernels at their current size"
     )
     if pictures is not None:
         _draw(network, pictures)
@@ -57,7 +61,7 @@ def inspect(
 
 
 def _frequency(layer: LayerSummary) -> str:
-    """A bound per axis, marked where it is beyond the Nyquist frequency."""
+    """The bound per axis, marked with ! where it exceeds the Nyquist frequency."""
     if layer.frequency is None:
         return "–"
     marked = [f"{f:.1f}{'!' if high else ''}" for f, high in zip(layer.frequency, layer.beyond_nyquist, strict=True)]
@@ -65,7 +69,7 @@ def _frequency(layer: LayerSummary) -> str:
 
 
 def _sigma(layer: LayerSummary) -> str:
-    """Two digits behind the point; of masks that are narrow on a long grid two that count."""
+    """Two decimals, or two significant digits for a narrow mask on a long grid."""
     if layer.sigma is None:
         return "–"
     return " ".join(f"{sigma:.2f}" if sigma >= 0.1 else f"{sigma:.2g}" for sigma in layer.sigma)
@@ -78,7 +82,7 @@ def _share(share: float | None) -> str:
 
 
 def _nyquist(layer: LayerSummary) -> str:
-    """One number where all axes have the same."""
+    """One number if it is the same for all axes."""
     return _numbers(layer.nyquist if len(set(layer.nyquist)) > 1 else layer.nyquist[:1], 1)
 
 
@@ -96,7 +100,7 @@ def _draw(model: Model, folder: Path) -> None:
     for name, layer in layers:
         viz.plot_kernel(layer).savefig(folder / f"{name}-kernel.png")
         viz.plot_spectrum(layer).savefig(folder / f"{name}-spectrum.png")
-    say(f"{1 + 2 * len(layers)} pictures in {folder}")
+    say(f"{1 + 2 * len(layers)} pictures are in {folder}")
 
 
 def _write_page(model: Model, recipe: Recipe | None, name: str, path: Path) -> None:

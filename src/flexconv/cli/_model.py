@@ -1,4 +1,4 @@
-"""Finding a trained model and its data, and scoring it."""
+"""Find a trained model and its data, and evaluate it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,39 @@ if TYPE_CHECKING:
     from ..train import Recipe, Score
 
 PARTS = ("test", "validation", "train")
-BATCH_SIZE = 256  # where no recipe says another
+BATCH_SIZE = 256  # for a model without a recipe
 
 ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A run folder, a folder of weights, or a shipped name.")
+    str,
+    typer.Argument(metavar="MODEL", help="A run folder, a folder of weights, or the name of a pretrained network."),
 ]
 DataName = Annotated[
     str | None,
-    typer.Option(help="Data set, standardised as the network was trained; by default the one it was trained on."),
+    typer.Option(
+        metavar="NAME",
+        help="Data set to use, standardised as in training. [default: the one that the model was trained on]",
+    ),
 ]
 DataOptions = Annotated[
     list[str] | None,
-    typer.Option("--data-option", metavar="KEY=VALUE", help="Of the set in --data, as in path=photos; repeatable."),
+    typer.Option(
+        "--data-option",
+        metavar="KEY=VALUE",
+        help="Set an option of the data set in --data, such as path=photos. Repeatable.",
+    ),
 ]
-BatchSize = Annotated[int | None, typer.Option(min=1, help=f"By default that of the training, else {BATCH_SIZE}.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help=f"Samples per batch. [default: as in training, or {BATCH_SIZE} if that is not known]",
+    ),
+]
 
 
 def load_model(name: str) -> tuple[Model, Recipe | None]:
-    """A model by run folder, weights folder or name; with its recipe where that is known."""
+    """Load a model from a run folder, a folder of weights or by name. Returns its recipe too, if it has one."""
     from ..models import CONFIG, from_pretrained, list_pretrained, pretrained_folder
     from ..train import FitRecipe, RunError, RunFolder
 
@@ -48,18 +63,20 @@ def load_model(name: str) -> tuple[Model, Recipe | None]:
         return from_pretrained(name), None
     recipe = run.read_recipe()
     if isinstance(recipe, FitRecipe):
-        raise RunError(f"{name} is a fit: there is no network in it")
+        raise RunError(f"{name} is the folder of a fit, which has no network")
     if (run.path / CONFIG).is_file():  # a published network
         return from_pretrained(name), recipe
     if not run.weights.is_dir():
         stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
-        way = f"name a stage of it: {' or '.join(stages)}" if stages else f"flexconv train --resume {name} finishes it"
-        raise RunError(f"{name} holds no finished network; {way}")
+        way = (
+            f"name one of its stages: {' or '.join(stages)}" if stages else f"finish it: flexconv train --resume {name}"
+        )
+        raise RunError(f"{name} has no finished network; {way}")
     return from_pretrained(run.weights), recipe
 
 
 def offer_nearest(name: str) -> None:
-    """Refuse a folder that is not there where one beside it has a similar name."""
+    """Raise an error that suggests a folder with a similar name, if `name` does not exist and there is one."""
     path = Path(name)
     if path.exists() or not path.parent.is_dir():
         return
@@ -71,9 +88,9 @@ def offer_nearest(name: str) -> None:
 def load_with_data(
     name: str, data: str | None, root: Path | None, options: Sequence[str] | None = None
 ) -> tuple[Model, Recipe | None, DataSplits]:
-    """A model, its recipe where that is known, and a data set: the one asked for, else that of the recipe.
+    """Load a model, its recipe if it has one, and data: the set named `data`, or the one that it was trained on.
 
-    `options`: of the set that is asked for, as KEY=VALUE.
+    `options` are those of the set named `data`, as KEY=VALUE.
     """
     from .. import data as datasets
 
@@ -85,68 +102,70 @@ def load_with_data(
 
 
 def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
-    """["path=photos", "image_size=32"] → {"path": "photos", "image_size": 32}; values are read as those of --set."""
+    """Parse ["path=photos", "image_size=32"] into {"path": "photos", "image_size": 32}, as --set does."""
     from ..data import check_options
     from ..train import parse_override
 
     if data is None and options:
         raise ArgumentError(
-            f"--data-option {options[0]} is for the set in --data, as in --data folder --data-option path=photos; "
-            "data that a run was trained on is looked for below --root"
+            f"--data-option {options[0]} needs --data, as in --data folder --data-option path=photos; the data of a "
+            "training run are searched in --root"
         )
     given = {}
     for option in options:
         if not re.match(r"\w+=", option):
-            raise ArgumentError(f"--data-option is written KEY=VALUE, as in path=photos; got {option!r}")
+            raise ArgumentError(f"--data-option must have the form KEY=VALUE, such as path=photos; got {option!r}")
         given |= parse_override(option)
     if data is not None:
-        check_options(data, given)  # here too: `root` and the like would be taken for arguments of `load`
+        check_options(data, given)  # `load` would take `root` and others for its own arguments
     return given
 
 
 def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSplits:
-    """The data of a recipe, split and prepared as there."""
+    """Load the data of a recipe, split and prepared as in training."""
     from ..train import load_data
 
     if recipe is None:
-        raise ArgumentError(f"{name} does not say what data it was trained on: add --data NAME")
+        raise ArgumentError(f"{name} has no recipe that names its data: add --data NAME")
     settings = recipe.data if root is None else replace(recipe.data, root=str(root))
     return load_data(replace(recipe, data=settings))
 
 
 def _fitted(splits: DataSplits, model: Model) -> DataSplits:
-    """A data set for a network that was made for another: standardised as that, images brought to its size."""
+    """Prepare a data set for a network that was trained on another one: standardise it and resize its images."""
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
-        raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, the network {classes}")
+        raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")
     if model.inputs is not None:
         splits = _standardised(splits, model.inputs)
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
-    if model.inputs is not None and not model.resampled:  # begun from a trained one, it may have seen other sizes
+    if (
+        model.inputs is not None and not model.resampled
+    ):  # a fine-tuned network may have seen another size than its first
         size = model.inputs.size
     height, width = (size, size) if isinstance(size, int) else size
     for scales, _ in model.resampled:
         height, width = round(height * scales[0]), round(width * scales[1])
     if splits.train.sample_shape[1:] == (height, width):
         return splits
-    say(f"{splits.name}: images are brought to {height}×{width}, which the network was made for")
+    say(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")
     return splits.at_resolution((height, width))
 
 
 def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
-    """The data set with the mean and deviation that a network was trained with."""
+    """The data set with the mean and standard deviation that a network was trained with."""
     import torch
 
     if inputs.mfcc_rate not in (None, rate := splits.train.mfcc_rate):
-        here = "no MFCCs (--data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
+        here = "no MFCCs (add --data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
         raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
     if splits.in_channels != len(inputs.mean):
-        raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, the network {len(inputs.mean)}")
+        raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}")
     if splits.class_names != inputs.classes:
         ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
-        say(f"note: classes are compared by their order, {ours} here and {theirs} in training")
+        say(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
     shape = (-1, *(1 for _ in splits.train.sample_shape[1:]))
     mean, std = (torch.tensor(values).view(shape) for values in (inputs.mean, inputs.std))
     parts = {part: getattr(splits, part) for part in PARTS}
@@ -154,17 +173,17 @@ def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
 
 
 def part_of(splits: DataSplits, part: str) -> Split:
-    """One part of a data set, by its name."""
+    """Return one part of a data set by name."""
     if part not in PARTS:
         unknown_name("part", part, PARTS)
     split = getattr(splits, part)
     if split is None:
-        raise ArgumentError(f"{splits.name} has no {part} part here")
+        raise ArgumentError(f"{splits.name} has no {part} part with these settings")
     return split
 
 
 class Scorer:
-    """Scores models as a training run does at its end."""
+    """Evaluates models as a training run does at its end."""
 
     def __init__(self, recipe: Recipe | None, *, device: str, batch_size: int | None) -> None:
         from ..train import DataRecipe, ModelRecipe, Recipe, make_fabric
@@ -174,7 +193,7 @@ class Scorer:
         self.device = make_fabric(replace(recipe or plain, precision="fp32"), device).device
 
     def batches(self, split: Split, model: Model, **settings: Any) -> DeviceBatches:
-        """Batches of a split in the precision of a model; `settings` are those of `DeviceBatches`."""
+        """Batches of a split in the precision of a model. `settings` are arguments of `DeviceBatches`."""
         import torch
 
         from ..data import DeviceBatches

@@ -11,11 +11,13 @@ from ._common import Changes, print_table, say
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this one whole, defaults included, as YAML.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print this recipe as YAML, with all defaults.")
+    ] = None,
     changes: Changes = None,
-    variants: Annotated[bool, typer.Option("--all", help="List the variants too.")] = False,
+    variants: Annotated[bool, typer.Option("--all", help="List all variants as well.")] = False,
 ) -> None:
-    """List the recipes, or print one."""
+    """List the recipes or print one of them."""
     from ..train import import_yaml, list_recipes, load_recipe, plain
 
     known = list_recipes()
@@ -27,7 +29,7 @@ def recipes(
                 say(f"# {other}: {about}")
         return
     if changes:
-        raise ArgumentError("--set changes one recipe: name it")
+        raise ArgumentError("--set changes one recipe: give its name")
     if variants:
         print_table(("recipe", "about"), list(known.items()))
         return
@@ -35,4 +37,4 @@ def recipes(
     counts = [sum(recipe.startswith(f"{file}/") for recipe in known) for file in files]
     rows = [(file, f"{count or ''}", known[file]) for file, count in zip(files, counts, strict=True)]
     print_table(("recipe", "variants", "about"), rows, right=("variants",))
-    say("\nflexconv recipes --all lists the variants, flexconv recipes NAME prints one recipe")
+    say("\nflexconv recipes --all lists the variants; flexconv recipes NAME prints one recipe")

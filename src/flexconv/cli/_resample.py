@@ -19,19 +19,25 @@ if TYPE_CHECKING:
 
 def resample(
     model: ModelName,
-    to: Annotated[str, typer.Option(help="Image size (64, or 48x64 rows and columns), or length of series.")],
+    to: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="New image size (64, or 48x64 for rows and columns) or length of series."),
+    ],
     data: DataName = None,
     options: DataOptions = None,
-    crop: Annotated[str, typer.Option(help="taper, or hard as in the paper.")] = "taper",
-    recalibrate: Annotated[int, typer.Option(min=0, help="Training batches to measure batch norms on again.")] = 0,
+    crop: Annotated[
+        str, typer.Option(metavar="CROP", help="How kernels end: taper, or hard as in the paper.")
+    ] = "taper",
+    recalibrate: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of training batches to recalibrate batch norms with.")
+    ] = 0,
     batch_size: BatchSize = None,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
     """Evaluate a trained model at another resolution.
 
-    Nothing is trained. Images are resized and series resampled in time, both linearly; fewer samples are averages over
-    those they replace.
+    Nothing is trained. Images and series are resampled linearly; to reduce the resolution, samples are averaged.
     """
     from ..resolution import at_resolution, recalibrate_batchnorm
 
@@ -43,8 +49,8 @@ def resample(
     network = at_resolution(network, [new / old for new, old in zip(after, before, strict=True)], crop=crop)
     if recalibrate:
         if splits.train.lengths is not None:
-            raise ArgumentError(f"{splits.name} has series of unequal length, which --recalibrate does not know")
-        augment = None if recipe is None else recipe.data.augmentation  # as when norms were trained
+            raise ArgumentError(f"{splits.name} has series of unequal length, which --recalibrate does not support")
+        augment = None if recipe is None else recipe.data.augmentation  # as in training
         batches = _batches_at(after, splits, "train", scorer, network, shuffle=True, augment=augment)
         recalibrate_batchnorm(network.to(scorer.device), islice(batches, recalibrate))
     there = scorer(network, _batches_at(after, splits, "test", scorer, network))
@@ -59,18 +65,18 @@ def resample(
 
 
 def sizes(text: str, axes: int, option: str) -> tuple[int, ...]:
-    """64 or 48x64, as written behind an option → a number per axis."""
+    """Parse the value of an option, such as 64 or 48x64, into one number per axis."""
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
         per_axis = " or one per axis such as 48x64" if axes > 1 else ""
-        raise ArgumentError(f"{option} wants a number of samples such as 64{per_axis}; got {text!r}")
+        raise ArgumentError(f"{option} must be a number of samples such as 64{per_axis}; got {text!r}")
     return tuple(int(part) for part in parts) * (axes if len(parts) == 1 else 1)
 
 
 def _batches_at(
     size: tuple[int, ...], splits: DataSplits, part: str, scorer: Scorer, model: Model, **settings: Any
 ) -> DeviceBatches:
-    """Batches of a part, brought to another resolution."""
+    """Batches of a part at another resolution."""
     if len(size) == 2:
         return scorer.batches(part_of(splits.at_resolution((size[0], size[1])), part), model, **settings)
     batches = scorer.batches(part_of(splits, part), model, **settings)
@@ -78,9 +84,10 @@ def _batches_at(
 
 
 class ResampledSeries:
-    """Batches of series [B, C, L], with `length` samples over the same time; otherwise those of `batches`.
+    """The batches of series [B, C, L] in `batches`, resampled to `length` samples over the same time.
 
-    A series shorter than the others is held at its last value while it is resampled, so that no padding leaks in.
+    A series that is shorter than the others is extended by its last value before resampling, so that no padding leaks
+    into it.
     """
 
     def __init__(self, batches: DeviceBatches, length: int) -> None:

@@ -16,17 +16,23 @@ from ._model import offer_nearest
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="A name from `flexconv recipes`, or a YAML file.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="The name of a recipe (see `flexconv recipes`) or a YAML file."),
+    ] = None,
     changes: Changes = None,
     out: OutFolder = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue the interrupted run in this folder.")
+    ] = None,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Train a network by a recipe.
+    """Train a network as a recipe describes.
 
-    All that comes out of a run lies in its folder. Ctrl-C, a kill or a power cut cost a minute of work at most:
-    --resume goes on, and ends with the same weights (on a GPU to rounding). It takes --set engine=… along, no other.
+    All results are written to the folder of the run. A run saves a checkpoint every minute. After Ctrl-C, a kill or
+    a power cut, --resume continues it and ends with the same weights (on a GPU, up to rounding). With --resume, only
+    --set engine=NAME may be given.
     """
     from .. import train as training
 
@@ -36,26 +42,30 @@ def train(
         _go_on(resume, "train", device, root, alone=alone, engine=engines[0] if engines else None)
         return
     if recipe is None:
-        raise ArgumentError("name a recipe, or a run folder with --resume")
+        raise ArgumentError("give a recipe, or a run folder with --resume")
     loaded = training.load_recipe(recipe, [*(changes or []), *([{"data": {"root": str(root)}}] if root else [])])
     if isinstance(loaded, training.FitRecipe):
-        raise ArgumentError(f"{recipe} fits a function: flexconv fit {recipe}")
+        raise ArgumentError(f"{recipe} is a recipe for a fit: use flexconv fit {recipe}")
     folder = out or training.default_folder(recipe)
     results = _until_stopped(folder, "train", lambda: training.train(loaded, folder, device=device, console=console))
     _print_results(results, folder)
 
 
 def fit(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe of kind fit, by name or as a YAML file.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe of kind fit: its name or a YAML file.")
+    ] = None,
     changes: Changes = None,
     out: OutFolder = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted fit.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue the interrupted fit in this folder.")
+    ] = None,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Fit a kernel generator to kernels or pictures.
+    """Fit a kernel generator to kernels or images.
 
-    What was interrupted goes on with --resume, as in `flexconv train`.
+    An interrupted fit is continued with --resume, as in `flexconv train`.
     """
     from .. import train as training
 
@@ -63,10 +73,10 @@ def fit(
         _go_on(resume, "fit", device, root, alone=not any((recipe, changes, out)))
         return
     if recipe is None:
-        raise ArgumentError("name a recipe, or a run folder with --resume")
+        raise ArgumentError("give a recipe, or a run folder with --resume")
     loaded = training.load_recipe(recipe, [*(changes or []), *([{"root": str(root)}] if root else [])])
     if not isinstance(loaded, training.FitRecipe):
-        raise ArgumentError(f"{recipe} trains a network: flexconv train {recipe}")
+        raise ArgumentError(f"{recipe} is a recipe for training: use flexconv train {recipe}")
     folder = out or training.default_folder(recipe)
     results = _until_stopped(folder, "fit", lambda: training.fit(loaded, folder, device=device, console=console))
     _print_results(results, folder)
@@ -75,21 +85,21 @@ def fit(
 def _go_on(
     folder: Path, command: str, device: str, root: Path | None, *, alone: bool, engine: str | None = None
 ) -> None:
-    """Resume a run, with its data at `root` where that has moved; `alone`: nothing else was asked for."""
+    """Resume a run. `root` is the new place of its data, if given; `alone` says that no other option was given."""
     from .. import train as training
 
     if not alone:
-        but = " (--set engine=… may stay)" if command == "train" else ""
+        but = "; only --set engine=NAME is allowed" if command == "train" else ""
         raise ArgumentError(f"a resumed run keeps its recipe and folder: leave out the recipe, --set and --out{but}")
     offer_nearest(str(folder))
     kind = "fit" if isinstance(training.RunFolder(folder).read_recipe(), training.FitRecipe) else "train"
     if kind != command:
         raise ArgumentError(
-            f"{folder} is no run of flexconv {command}: flexconv {kind} --resume {shlex.quote(str(folder))}"
+            f"{folder} is not a run of flexconv {command}: use flexconv {kind} --resume {shlex.quote(str(folder))}"
         )
     if training.RunFolder(folder).finished:
         results = training.resume(folder)
-        say(f"{folder} is finished{_outcome(results)}; there is nothing left to do")
+        say(f"{folder} is already finished{_outcome(results)}")
         return
     results = _until_stopped(
         folder, command, lambda: training.resume(folder, root=root, engine=engine, device=device, console=console)
@@ -98,10 +108,10 @@ def _go_on(
 
 
 def _until_stopped(folder: Path, command: str, work: Any) -> dict[str, Any]:
-    """The results of `work()`; where a signal ends it, say how to go on."""
+    """Return the results of `work()`. If a signal ends it, print how to continue."""
     from ..train import Interrupted, RunFolder
 
-    again = f"go on with: flexconv {command} --resume {shlex.quote(str(folder))}"
+    again = f"continue with: flexconv {command} --resume {shlex.quote(str(folder))}"
     try:
         return work()
     except Interrupted as stop:
@@ -126,8 +136,8 @@ def _print_results(results: dict[str, Any], folder: Path) -> None:
         source, shot = results["source"]["test_accuracy"], results["out_of_the_box"]["accuracy"]
         say(f"source {100 * source:.2f} %, out of the box {100 * shot:.2f} %")
         if "norms_measured" in results:
-            say(f"with batch norms measured there {100 * results['norms_measured']['accuracy']:.2f} %")
+            say(f"with recalibrated batch norms {100 * results['norms_measured']['accuracy']:.2f} %")
         if "target" in results:
             say(f"fine-tuned {100 * results['target']['test_accuracy']:.2f} %")
     fitted = "targets" in results
-    say(f"results{'' if fitted else ', weights'} and pictures are in {folder}")
+    say(f"results{'' if fitted else ', weights'} and plots are in {folder}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import nn
 
-from .._arguments import positive_int, unknown_name
+from .._arguments import check_name, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import ALGORITHMS, Pads, output_size
@@ -37,10 +37,8 @@ def check_channels(in_channels: int, out_channels: int, groups: int) -> tuple[in
 
 
 def check_names(padding_mode: str, algorithm: str) -> tuple[str, str]:
-    if padding_mode not in PADDING_MODES:
-        unknown_name("padding_mode", padding_mode, PADDING_MODES)
-    if algorithm != "auto" and algorithm not in ALGORITHMS:
-        unknown_name("algorithm", algorithm, ["auto", *ALGORITHMS])
+    check_name("padding_mode", padding_mode, PADDING_MODES)
+    check_name("algorithm", algorithm, ["auto", *ALGORITHMS])
     return padding_mode, algorithm
 
 
