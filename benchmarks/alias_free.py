@@ -2,7 +2,7 @@
 
     python -m benchmarks.alias_free [--json FILE]
 
-Prints the tables of docs/alias-free.md and docs/alias-free-figures.md as Markdown. Takes about two minutes on one core.
+Prints the tables of docs/alias-free.md and results/README.md as Markdown. Takes about two minutes on one core.
 """
 
 from __future__ import annotations
