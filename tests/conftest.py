@@ -84,9 +84,7 @@ def pytest_terminal_summary(terminalreporter):
     if counts:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
         terminalreporter.section("missing data sets")
-        terminalreporter.line(
-            f"{counts.total()} tests were skipped because of missing data sets: {listed}"
-        )
+        terminalreporter.line(f"{counts.total()} tests were skipped because of missing data sets: {listed}")
 
 
 class Golden:

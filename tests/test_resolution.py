@@ -1,4 +1,4 @@
-"""Models at another resolution: the same integral over other taps, against slow twins; and batch norms after it."""
+"""`at_resolution`, compared with slow twins, and `recalibrate_batchnorm`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import flexconv
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
 from flexconv.compat import from_authors
 from flexconv.nn import GENERATORS, Axis, MAGNet, NJet
-from flexconv.resolution import _resampled, at_resolution, recalibrate_batchnorm
+from flexconv.resolution import _resample_axis, at_resolution, recalibrate_batchnorm
 from flexconv.spectrum import alias_penalty, max_frequency, measured_bandwidth
 from flexconv.testing import assert_causal, assert_streaming_matches, resolution_error
 
@@ -44,7 +44,7 @@ def noise(layer, size=24):
 
 
 def whole_kernel(layer):
-    """The kernel on the whole grid of a layer, cropped taps as zeros."""
+    """The kernel on the whole grid of a layer; cropped taps are 0."""
     return layer.sample([axis.whole for axis in layer.axes])
 
 
@@ -53,18 +53,18 @@ def line(axis):
 
 
 def slow_profile(axis, other, mean, sigma, threshold):
-    """One axis of a tapered mask, tap by tap in Python → values on `other`; `axis` says what is kept."""
+    """One axis of a tapered mask, tap by tap in Python → values on `other`; `axis` determines the kept taps."""
 
     def gauss(x):
         return math.exp(-0.5 * ((x - mean) / sigma) ** 2)
 
     old = line(axis)
     kept = [tap for tap, x in enumerate(old) if threshold is None or gauss(x) > threshold]
-    assert len(kept) >= axis.fewest_taps  # the guard is not at work
+    assert len(kept) >= axis.fewest_taps  # the minimum number of taps does not apply
     width, values = max(axis.spacing, other.spacing), []
     for x in line(other):
         share = 1.0
-        if kept[0] > 0:  # half a spacing outside the last tap kept, half of it is left
+        if kept[0] > 0:  # half a spacing outside the last tap that is kept, the weight is ½
             share = min(share, 0.5 + (x - old[kept[0]] + axis.spacing / 2) / width)
         if kept[-1] < axis.size - 1:
             share = min(share, 0.5 + (old[kept[-1]] + axis.spacing / 2 - x) / width)
@@ -73,7 +73,7 @@ def slow_profile(axis, other, mean, sigma, threshold):
 
 
 def slow_ends(axis, other):
-    """What every tap of `other` stands for, so that together they cover what the taps of `axis` cover."""
+    """The weights of the taps of `other` with which they cover the same interval as the taps of `axis`."""
     low, high = axis.first - axis.spacing / 2, axis.last + axis.spacing / 2
     weights = [1.0] * other.size
     weights[0] += (other.first - low) / other.spacing - 0.5
@@ -90,7 +90,7 @@ def outer(lines):
 
 @torch.no_grad()
 def slow_kernel(layer, other):
-    """The kernel of a layer resampled to the grid of `other`, written down from the docstring of the module."""
+    """The kernel of a layer on the grid of `other`, written from the docstring of the module."""
     spacing = [math.prod(axis.spacing for axis in each.axes) for each in (layer, other)]
     points = torch.stack(
         torch.meshgrid(*(torch.tensor(line(a), dtype=torch.float64) for a in other.axes), indexing="ij")
@@ -136,7 +136,7 @@ TWINS = {
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", TWINS)
-def test_the_kernel_is_that_of_the_slow_twin(name, ratio):
+def test_kernel_matches_the_slow_twin(name, ratio):
     layer = TWINS[name]
     other = at_resolution(layer, ratio)
     expected = slow_kernel(layer, other)
@@ -151,9 +151,9 @@ def test_the_kernel_is_that_of_the_slow_twin(name, ratio):
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 8, 17, 33])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_grid_keeps_its_stretch(kernel_size, causal, ratio):
+def test_grid_covers_the_same_interval(kernel_size, causal, ratio):
     axis = Axis(kernel_size, causal)
-    new = _resampled(axis, ratio, taper=True, weighted=True)
+    new = _resample_axis(axis, ratio, taper=True, weighted=True)
     weights = slow_ends(axis, new) if kernel_size > 1 else [1.0]
     assert sum(weights) * new.spacing == pytest.approx(axis.size * axis.spacing)
     assert min(weights) > 0
@@ -162,12 +162,12 @@ def test_the_grid_keeps_its_stretch(kernel_size, causal, ratio):
         assert abs(new.size - 1 - (axis.size - 1) * ratio) <= 1
         assert sum(new.ends) + new.size - 2 == pytest.approx(sum(weights))
     if kernel_size % 2 and not causal:
-        assert new.size % 2 == 1  # the tap at 0 stays
+        assert new.size % 2 == 1  # there is still a tap at 0
         assert line(new)[new.size // 2] == 0
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_one_number_is_one_per_axis(dims):
+def test_one_scale_applies_to_all_axes(dims):
     layer = make(dims, 7)
     one, each = at_resolution(layer, 2), at_resolution(layer, [2.0] * dims)
     assert one.axes == each.axes
@@ -175,7 +175,7 @@ def test_one_number_is_one_per_axis(dims):
     assert one.kernel_size == (13,) * dims
 
 
-def test_axes_have_resolutions_of_their_own():
+def test_one_scale_per_axis():
     layer = make(2, (9, 17))
     other = at_resolution(layer, (1.5, 0.5))
     assert other.kernel_size == (13, 9)
@@ -185,12 +185,12 @@ def test_axes_have_resolutions_of_their_own():
     assert same(noise(layer)).shape == (2, 3, 24, 24)
 
 
-# --- as the paper does it ---------------------------------------------------------------------------------------------
+# --- hard cropping ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("padding", ["same", "causal", "valid"])
 @pytest.mark.parametrize("dims", [1, 2])
-def test_hard_cropping_is_a_larger_layer_with_the_same_parameters(dims, padding):
+def test_hard_cropping_equals_a_larger_layer_with_the_same_parameters(dims, padding):
     layer = make(dims, 17, padding=padding)
     larger = make(dims, 33, padding=padding)
     larger.load_state_dict(layer.state_dict())
@@ -200,7 +200,7 @@ def test_hard_cropping_is_a_larger_layer_with_the_same_parameters(dims, padding)
     assert relative_error(other(x) - layer.bias.view(-1, *[1] * dims), (larger(x)) / 2**dims) < 1e-12
 
 
-def test_hard_cropping_is_the_authors_sampling_scale():
+def test_hard_cropping_equals_the_authors_sampling_scale():
     file = Golden("flexconv_2d_res1")
     size = int(file["cfg/max_kernel_size"]) if "cfg/max_kernel_size" in file else 9
     layer = from_authors(file.state, kernel_size=size)
@@ -211,8 +211,8 @@ def test_hard_cropping_is_the_authors_sampling_scale():
     assert relative_error(ours(x), theirs(x)) < 1e-12
 
 
-def test_the_mass_of_a_kernel_stays():
-    """The printed equation has the factor upside down: without it outputs grow with the number of taps."""
+def test_kernel_sum_is_preserved():
+    """The printed equation has the inverse of this factor, with which outputs grow with the number of taps."""
     layer = make(2, 17, sigma=0.3, threshold=None)
     with torch.no_grad():
         layer.generator.frequency.mul_(0.1)
@@ -220,11 +220,11 @@ def test_the_mass_of_a_kernel_stays():
     assert relative_error(other.kernel().sum((2, 3)), layer.kernel().sum((2, 3))) < 0.02
 
 
-# --- the window -------------------------------------------------------------------------------------------------------
+# --- the mask ---------------------------------------------------------------------------------------------------------
 
 
 def mass(mask, axes):
-    """Sum of the mask times what each tap stands for."""
+    """The integral of the mask: the sum of its values times the weights and cell widths of the taps."""
     lines = [axis.coordinates(axis.whole, device=torch.device("cpu"), dtype=torch.float64) for axis in axes]
     ends = outer(
         [[a.ends[0], *[1.0] * (a.size - 2), a.ends[1]] if a.size > 1 else [a.ends[0] * a.ends[1]] for a in axes]
@@ -241,17 +241,19 @@ def mass(mask, axes):
     rotated=st.booleans(),
     threshold=st.sampled_from([0.1, 0.01, None]),
 )
-def test_the_mass_of_the_window_stays(sigma, mean, scale, size, causal, rotated, threshold):
+def test_mask_integral_is_preserved(sigma, mean, scale, size, causal, rotated, threshold):
     kind = partial(RotatedGaussianMask, angle=0.4) if rotated else partial(GaussianMask, 2)
     mask = kind(mean=(mean, mean / 2), sigma=(sigma, 2 * sigma), threshold=threshold, dtype=torch.float64)
     axes = Axis(size, causal), Axis(9, causal=False)
     before = mass(mask, axes)
-    new = [_resampled(axis, ratio, taper=True, weighted=True) for axis, ratio in zip(axes, (scale, 1.7), strict=True)]
+    new = [
+        _resample_axis(axis, ratio, taper=True, weighted=True) for axis, ratio in zip(axes, (scale, 1.7), strict=True)
+    ]
     assert mass(mask, new) == pytest.approx(before, rel=1e-9)
 
 
 @given(sigma=st.floats(0.05, 1.0), mean=st.floats(-1.0, 1.0), scale=st.floats(0.5, 4.0))
-def test_the_window_is_cropped_where_the_taps_before_ended(sigma, mean, scale):
+def test_mask_ends_where_the_old_taps_ended(sigma, mean, scale):
     layer = make(1, 33, sigma=sigma, mean=mean)
     other = at_resolution(layer, scale)
     (axis,), (new,) = layer.axes, other.axes
@@ -262,12 +264,12 @@ def test_the_window_is_cropped_where_the_taps_before_ended(sigma, mean, scale):
 
 
 def ends_of(layer):
-    """Coordinates of the first and the last tap kept."""
+    """Coordinates of the first and the last tap within the extent."""
     (axis,), ((start, stop),) = layer.axes, layer.taps
     return line(axis)[start], line(axis)[stop - 1]
 
 
-def test_a_turned_mask_turns_on_the_denser_grid():
+def test_rotated_mask():
     masks = [RotatedGaussianMask(sigma=(0.4, 0.15), angle=a, dtype=torch.float64) for a in (0.0, math.pi / 2)]
     straight, turned = (at_resolution(make(2, 17, mask=mask), 2) for mask in masks)
     assert straight.extent == turned.extent[::-1]
@@ -278,12 +280,12 @@ def test_a_turned_mask_turns_on_the_denser_grid():
     torch.testing.assert_close(window, plain.mask(lines, plain.axes))
 
 
-# --- chains -----------------------------------------------------------------------------------------------------------
+# --- repeated resampling ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("crop", ["taper", "hard"])
 @pytest.mark.parametrize("ratio", [2, 3, 1.5, 1.25, 1.3, (1.25, 2)])
-def test_there_and_back_is_where_it_began(ratio, crop):
+def test_resampling_back_restores_the_layer(ratio, crop):
     layer = make(2, 17, sigma=0.3)
     inverse = [1 / r for r in ratio] if isinstance(ratio, tuple) else 1 / ratio
     back = at_resolution(at_resolution(layer, ratio, crop=crop), inverse, crop=crop)
@@ -296,7 +298,7 @@ def test_there_and_back_is_where_it_began(ratio, crop):
 @pytest.mark.parametrize("padding", ["same", "causal", "valid", 8])
 @pytest.mark.parametrize("crop", ["taper", "hard"])
 @pytest.mark.parametrize("steps", [(2, 2), (1.5, 2), (0.5, 3), (2, 0.75)])
-def test_two_steps_are_one(steps, crop, padding):
+def test_two_steps_equal_one(steps, crop, padding):
     layer = make(1, 17, padding=padding, mean=0.3)
     two, one = layer, at_resolution(layer, math.prod(steps), crop=crop)
     for step in steps:
@@ -306,7 +308,7 @@ def test_two_steps_are_one(steps, crop, padding):
     assert relative_error(two(x), one(x)) < 1e-12
 
 
-def test_a_taper_follows_a_hard_crop():
+def test_taper_after_hard_cropping():
     layer = make()
     hard = at_resolution(layer, 2, crop="hard")
     both = at_resolution(hard, 2)
@@ -344,14 +346,14 @@ def test_outputs_agree_in_2d_and_3d(dims, size, ratio):
     [{"kernel_size": 16, "padding": "valid"}, {"groups": 2, "channels": (4, 4)}, {"dilation": 2}],
     ids=["even", "groups", "dilation"],
 )
-def test_outputs_agree_for_all_kinds_of_layers(options):
+def test_outputs_agree_for_other_arguments(options):
     assert resolution_error(smooth_layer(**{"sigma": 0.25} | options), 2) < 0.03
 
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 @pytest.mark.parametrize("masked", [True, False], ids=["mask", "no mask"])
 @pytest.mark.parametrize("dims", [1, 2])
-def test_every_generator_can_be_resampled(name, masked, dims):
+def test_every_generator_can_be_resample_axis(name, masked, dims):
     mask = GaussianMask(dims, sigma=0.3, dtype=torch.float64) if masked else None
     layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64)
     if hasattr(layer.generator, "scale"):
@@ -368,7 +370,7 @@ def test_every_generator_can_be_resampled(name, masked, dims):
 
 @pytest.mark.parametrize("ratio", [2, 1.5, 0.5])
 @pytest.mark.parametrize("dims", [1, 2])
-def test_a_jet_scales_its_sigma_and_needs_no_factor(dims, ratio):
+def test_njet_scales_its_sigma_and_needs_no_factor(dims, ratio):
     layer = LAYERS[dims](1, 2, 17, generator=partial(NJet, order=2, reach=4.0), mask=None, dtype=torch.float64)
     with torch.no_grad():
         layer.generator.scale.fill_(1.0)
@@ -381,8 +383,8 @@ def test_a_jet_scales_its_sigma_and_needs_no_factor(dims, ratio):
     assert relative_error(other.kernel().flatten(2).sum(2), layer.kernel().flatten(2).sum(2)) < 0.02
 
 
-def test_the_error_falls_with_resolution():
-    """Against the integral ∫ x(t + u) ψ(u) du, by a dense sum in float64 that knows no layer."""
+def test_error_decreases_with_resolution():
+    """Compared with the integral ∫ x(t + u) ψ(u) du, computed as a dense sum in float64 without a layer."""
     layer = make(1, 9, sigma=0.25, threshold=None, channels=(1, 3), bias=False)
     with torch.no_grad():
         layer.generator.frequency.mul_(2.0)
@@ -404,13 +406,13 @@ def test_the_error_falls_with_resolution():
             errors.append(relative_error(other(x[None, None])[0][:, 20 * ratio : 30 * ratio : ratio], truth))
     assert errors[0] > 10 * errors[1]
     assert errors[1] >= errors[2] - 1e-4
-    assert errors[2] < 2e-3  # what the Gaussian leaves at ±1
+    assert errors[2] < 2e-3  # the value of the Gaussian at ±1
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])
 @pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0])
 def test_refining_converges(padding, sigma):
-    """Doubling again and again changes outputs less and less, whatever the crop, the ends and the causal cut."""
+    """Every further doubling changes outputs less, with crops, grid ends and causal ends."""
     layer = smooth_layer(1, 17, sigma=sigma, padding=padding)
     steps = [resolution_error(at_resolution(layer, ratio), 2, size=32 * ratio) for ratio in (2, 4, 8)]
     assert steps[0] > 1.9 * steps[1]
@@ -420,7 +422,7 @@ def test_refining_converges(padding, sigma):
 @pytest.mark.parametrize("padding", ["same", "causal"])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize("sigma", [0.075, 0.15])
-def test_the_taper_is_better_than_cropping_anew(dims, padding, sigma):
+def test_taper_is_more_accurate_than_hard_cropping(dims, padding, sigma):
     layers = []
     for _ in range(4):
         layers.append(make(dims, 17, sigma=sigma, padding=padding, channels=(4, 4), generator="magnet"))
@@ -435,7 +437,7 @@ def test_the_taper_is_better_than_cropping_anew(dims, padding, sigma):
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("padding", [8, [(16, 0)], [(0, 16)], [(11, 5)], "same", "causal"], ids=str)
-def test_an_output_as_long_as_its_input_stays_that(padding, ratio):
+def test_output_stays_as_long_as_its_input(padding, ratio):
     layer = make(1, 17, padding=padding)
     other, x = at_resolution(layer, ratio), noise(layer, 50)
     assert other(x).shape[-1] == 50
@@ -444,13 +446,13 @@ def test_an_output_as_long_as_its_input_stays_that(padding, ratio):
 
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("padding", [3, [(5, 1)], [(20, 0)], [(-1, 4)]], ids=str)
-def test_padding_is_counted_in_new_samples(padding, dilation):
+def test_padding_in_samples_is_scaled(padding, dilation):
     layer = make(1, 17, padding=padding, dilation=dilation)
     (left, right), (other,) = layer.pads[0], at_resolution(layer, 2).pads
     assert other == (2 * left, 2 * right)
 
 
-def test_names_of_paddings_stay():
+def test_named_padding_is_kept():
     layer = make(2, 17, padding=("causal", 4))
     other = at_resolution(layer, 2)
     assert other.padding == ("causal", (8, 8))
@@ -458,7 +460,7 @@ def test_names_of_paddings_stay():
     assert at_resolution(make(padding="valid"), 1.5).padding == "valid"
 
 
-# --- copies, and training on ------------------------------------------------------------------------------------------
+# --- copies and training ----------------------------------------------------------------------------------------------
 
 
 def model_of_two():
@@ -468,7 +470,7 @@ def model_of_two():
 
 
 @pytest.mark.parametrize("copy_it", [True, False])
-def test_the_original_is_not_changed(copy_it):
+def test_original_is_unchanged(copy_it):
     model = model_of_two()
     x, before = noise(model[0]), copy.deepcopy(model.state_dict())
     model.eval()
@@ -481,7 +483,7 @@ def test_the_original_is_not_changed(copy_it):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_copy_has_parameters_and_buffers_of_its_own():
+def test_copy_shares_no_parameters_or_buffers():
     model = model_of_two()
     other = at_resolution(model, 2)
     theirs = {t.data_ptr() for t in [*other.parameters(), *other.buffers()]}
@@ -498,7 +500,7 @@ def train(model, x, steps=2, lr=0.01):
         optimiser.step()
 
 
-def test_shared_parameters_train_both():
+def test_without_copy_training_one_trains_both():
     model = model_of_two()
     other = at_resolution(model, 2, copy=False)
     assert other is not model
@@ -514,7 +516,7 @@ def test_shared_parameters_train_both():
     assert model[0].kernel_size == (9, 9)
 
 
-def test_a_layer_used_twice_is_resampled_once():
+def test_shared_layer_is_resampled_once():
     layer = make(1, 9, channels=(2, 2))
     model = nn.Sequential(layer, nn.ReLU(), layer)
     other = at_resolution(model, 2)
@@ -522,7 +524,7 @@ def test_a_layer_used_twice_is_resampled_once():
     assert other[0].kernel_size == (17,)
 
 
-def test_a_mask_shared_by_layers_of_one_grid_stays_shared():
+def test_shared_mask_stays_shared():
     mask = GaussianMask(1, sigma=0.3, dtype=torch.float64)
     model = nn.Sequential(make(mask=mask, channels=(2, 2)), make(mask=mask, channels=(2, 2)))
     other = at_resolution(model, 2)
@@ -532,7 +534,7 @@ def test_a_mask_shared_by_layers_of_one_grid_stays_shared():
     torch.testing.assert_close(other[1](x), alone(x))
 
 
-def test_fine_tuning_has_gradients_and_changes_sizes():
+def test_fine_tuning_changes_extents():
     other = at_resolution(make(2, 9, sigma=0.2, channels=(1, 2)), 2)
     x, before = noise(other, 20), other.extent
     with torch.no_grad():
@@ -552,7 +554,7 @@ def test_fine_tuning_has_gradients_and_changes_sizes():
     assert all(after > size for after, size in zip(other.extent, before, strict=True))
 
 
-def test_gradients_are_right():
+def test_gradcheck():
     layer = make(1, 9, sigma=0.3, mean=0.2)
     other = at_resolution(layer, 1.75)
     x = noise(layer, 12)
@@ -562,14 +564,14 @@ def test_gradients_are_right():
     )
 
 
-# --- what follows -----------------------------------------------------------------------------------------------------
+# --- other features ---------------------------------------------------------------------------------------------------
 
 
-def test_sizes_follow_the_mask():
+def test_extent_follows_the_mask():
     layer = make(2, 17, sigma=0.1)
     other = at_resolution(layer, 2)
     assert layer.extent == (3, 3)
-    assert other.extent == (7, 7)  # 3 taps, twice as dense, and one on either ramp
+    assert other.extent == (7, 7)  # 3 taps become 5, plus one on each ramp
     with torch.no_grad():
         for each in (layer, other):
             each.mask.sigma.fill_(0.3)
@@ -578,7 +580,7 @@ def test_sizes_follow_the_mask():
     assert refresh_extents(nn.Sequential(other)) == {"0": (23, 23)}
 
 
-def test_the_nyquist_limit_follows():
+def test_alias_penalty_uses_the_new_nyquist_frequency():
     layer = make(2, 17, sigma=0.3, generator=partial(MAGNet, hidden=4, layers=1))
     bound = max_frequency(layer)
     for ratio in (2, 0.5, 1.3):
@@ -592,7 +594,7 @@ def test_the_nyquist_limit_follows():
 
 
 @pytest.mark.parametrize(("kind", "ratio"), [("2D", 2), ("far past", 1.3), ("no mask", 0.6)])
-def test_it_compiles_into_one_graph(kind, ratio):
+def test_compiles_into_one_graph(kind, ratio):
     other = at_resolution(TWINS[kind], ratio)
     x = noise(other)
     compiled = torch.compile(other, fullgraph=True, backend="eager")
@@ -604,7 +606,7 @@ def test_it_compiles_into_one_graph(kind, ratio):
     assert other.generator.frequency.grad is not None
 
 
-def test_it_exports():
+def test_exports():
     other = at_resolution(make(1, 9), 2).eval()
     x = noise(other)
     program = export(other, (x,))
@@ -613,7 +615,7 @@ def test_it_exports():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 @pytest.mark.parametrize("crop", ["taper", "hard"])
-def test_it_is_copied_and_pickled(copied, crop):
+def test_can_be_copied_and_pickled(copied, crop):
     other = at_resolution(make(2, 9), 1.5, crop=crop)
     x = noise(other)
     other(x)
@@ -622,7 +624,7 @@ def test_it_is_copied_and_pickled(copied, crop):
     assert torch.equal(again(x), other(x))
 
 
-def test_a_state_dict_goes_either_way():
+def test_state_dicts_are_interchangeable():
     layer, x = make(1, 9), noise(make(1, 9))
     other = at_resolution(make(1, 9), 2)
     assert list(other.state_dict()) == list(layer.state_dict())
@@ -634,7 +636,7 @@ def test_a_state_dict_goes_either_way():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lower_precisions(dtype):
+def test_lower_precision(dtype):
     layer = make(2, 9)
     reference = at_resolution(layer, 2)
     lower = at_resolution(copy.deepcopy(layer).to(dtype), 2)
@@ -656,7 +658,7 @@ def test_autocast():
 
 
 @pytest.mark.parametrize("ratio", [2, 1.5, 0.5])
-def test_a_causal_model_streams_and_stays_causal(ratio):
+def test_causal_model_streams_and_stays_causal(ratio):
     layers = [make(1, 9, padding="causal", channels=(2, 2)) for _ in range(2)]
     other = at_resolution(nn.Sequential(layers[0], nn.ReLU(), layers[1]), ratio)
     x = noise(layers[0], 30)
@@ -664,14 +666,14 @@ def test_a_causal_model_streams_and_stays_causal(ratio):
     assert_causal(other, x[..., :12])
 
 
-def test_sequences_of_several_lengths():
+def test_sequences_of_different_lengths():
     other = at_resolution(make(1, 9, sigma=0.5), 2)
     x = noise(other)
     y = other(x, lengths=[24, 11])
     torch.testing.assert_close(y[1:, :, :11], other(x[1:, :, :11]))
 
 
-def test_evaluation_caches_at_the_new_resolution():
+def test_kernel_cache_is_not_shared_with_the_original():
     layer = make().eval()
     x = noise(layer)
     with torch.no_grad():
@@ -682,7 +684,7 @@ def test_evaluation_caches_at_the_new_resolution():
         assert torch.equal(layer(x), before)
 
 
-def test_one_tap_is_all_resolutions():
+def test_axis_with_one_tap_is_not_resampled():
     layer = make(2, (1, 9))
     other = at_resolution(layer, 2)
     assert other.kernel_size == (1, 17)
@@ -690,7 +692,7 @@ def test_one_tap_is_all_resolutions():
 
 
 @pytest.mark.parametrize("rotated", [False, True])
-def test_a_narrow_mask_between_the_taps_of_a_coarse_grid_stays_finite(rotated):
+def test_narrow_mask_between_taps_of_a_coarse_grid_is_finite(rotated):
     kind = partial(RotatedGaussianMask, angle=0.3) if rotated else partial(GaussianMask, 2)
     layer = make(2, 33, mask=kind(mean=0.3125, sigma=0.0208), dtype=None)
     kernel = at_resolution(layer, 0.1).kernel()
@@ -700,7 +702,7 @@ def test_a_narrow_mask_between_the_taps_of_a_coarse_grid_stays_finite(rotated):
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])
-def test_down_to_one_tap(padding):
+def test_scale_down_to_one_tap(padding):
     layer = make(1, 5, sigma=0.5, padding=padding)
     other = at_resolution(layer, 0.1)
     assert other.kernel_size == (1,)
@@ -708,42 +710,40 @@ def test_down_to_one_tap(padding):
     assert mass(other.mask, other.axes) == pytest.approx(mass(layer.mask, layer.axes))
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [0, -1, 0.0, math.inf, -math.inf, math.nan, (2, 0), [1.0, math.nan]], ids=str)
-def test_a_scale_is_positive(scale):
-    with pytest.raises(ValueError, match="scale must be positive; got"):
+def test_rejects_scales_that_are_not_positive(scale):
+    with pytest.raises(ValueError, match="scale must be positive"):
         at_resolution(make(2, 9), scale)
 
 
 @pytest.mark.parametrize("scale", ["2", "22", None, ("2", 2), torch.ones(2), {2.0}], ids=str)
-def test_a_scale_is_a_number(scale):
-    with pytest.raises(TypeError, match="scale must be a number, or one per axis; got"):
+def test_rejects_scales_that_are_not_numbers(scale):
+    with pytest.raises(TypeError, match="scale must be a number"):
         at_resolution(make(2, 9), scale)
 
 
 @pytest.mark.parametrize("scale", [(2,), (2, 2, 2), ()], ids=str)
-def test_a_scale_has_one_number_per_axis(scale):
-    with pytest.raises(ValueError, match=r"one for each of the 2 axes of a 2D layer; got [(\[]"):
+def test_rejects_wrong_number_of_scales(scale):
+    with pytest.raises(ValueError, match=r"scale .*2D layer; got [(\[]"):
         at_resolution(make(2, 9), scale)
 
 
-def test_a_model_of_1d_and_2d_layers_takes_one_number_only():
+def test_model_with_1d_and_2d_layers_needs_one_scale():
     model = nn.ModuleList([make(2, 9), make(1, 9)])
     before = [layer.kernel_size for layer in model]
-    with pytest.raises(ValueError, match=r"one for each of the 1 axes of a 1D layer; got \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"scale .*1D layer; got \(2, 2\)"):
         at_resolution(model, (2, 2))
     assert [layer.kernel_size for layer in model] == before
     assert [layer.kernel_size for layer in at_resolution(model, 2)] == [(17, 17), (17,)]
 
 
-def test_unknown_crops_and_models_without_flexconvs_are_refused():
-    with pytest.raises(
-        ValueError, match=r"unknown crop 'tapered': choose one of 'hard', 'taper'; did you mean 'taper'"
-    ):
+def test_rejects_unknown_crop_and_models_without_flexconv_layers():
+    with pytest.raises(ValueError, match=r"crop 'tapered'.*did you mean 'taper'"):
         at_resolution(make(), 2, crop="tapered")
-    with pytest.raises(ValueError, match="Conv1d has no FlexConv layer: nothing in it follows a resolution"):
+    with pytest.raises(ValueError, match="Conv1d has no FlexConv layer"):
         at_resolution(nn.Conv1d(1, 1, 3), 2)
 
 
@@ -765,7 +765,7 @@ def test_statistics_are_the_mean_over_batches():
     variance = torch.stack([y.transpose(0, 1).flatten(1).var(1) for y in first]).mean(0)
     torch.testing.assert_close(model[1].running_mean, mean)
     torch.testing.assert_close(model[1].running_var, variance)
-    # the second norm sees what the first makes of each batch in training, and no dropout
+    # the input of the second norm is normalised with batch statistics, and without dropout
     second = [
         torch.relu(torch.nn.functional.batch_norm(y, None, None, model[1].weight, model[1].bias, True)) for y in first
     ]
@@ -773,7 +773,7 @@ def test_statistics_are_the_mean_over_batches():
     assert model[4].num_batches_tracked.item() == 3
 
 
-def test_earlier_statistics_do_not_count():
+def test_earlier_statistics_are_discarded():
     model = with_norms()
     x = torch.randn(4, 2, 10)
     recalibrate_batchnorm(model, [x])
@@ -783,7 +783,7 @@ def test_earlier_statistics_do_not_count():
     torch.testing.assert_close(model.state_dict(), expected)
 
 
-def test_batches_may_carry_labels_and_come_from_a_generator():
+def test_batches_may_have_labels_and_come_from_a_generator():
     model, again = with_norms(), with_norms()
     again.load_state_dict(model.state_dict())
     batches = [torch.randn(4, 2, 10) for _ in range(2)]
@@ -804,7 +804,7 @@ def mixed_modes():
     return model
 
 
-def test_modes_momenta_and_gradients_are_as_before():
+def test_modes_momenta_and_gradients_are_unchanged():
     model = mixed_modes()
     before = settings_of(model)
     recalibrate_batchnorm(model, [torch.randn(4, 2, 10)])
@@ -816,13 +816,13 @@ def test_modes_momenta_and_gradients_are_as_before():
     ("batches", "message"),
     [
         ([torch.randn(4, 2, 10), torch.randn(4, 5, 10)], "expected input"),
-        ([], "needs at least one batch; got none"),
-        ([torch.randn(4, 2, 10), torch.full((4, 2, 10), math.nan)], "statistics of 1 over 2 batches are not finite"),
-        (torch.randn(4, 2, 10), r"got one tensor of shape \(4, 2, 10\): write \[tensor\]"),
+        ([], "at least one batch"),
+        ([torch.randn(4, 2, 10), torch.full((4, 2, 10), math.nan)], "of 1 over 2 batches .*not finite"),
+        (torch.randn(4, 2, 10), r"\(4, 2, 10\).*\[tensor\]"),
     ],
     ids=["wrong batch", "none", "nan", "no list"],
 )
-def test_a_failure_leaves_the_model_as_it_was(batches, message):
+def test_failure_leaves_the_model_unchanged(batches, message):
     model = mixed_modes()
     before, state = settings_of(model), copy.deepcopy(model.state_dict())
     with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
@@ -832,12 +832,12 @@ def test_a_failure_leaves_the_model_as_it_was(batches, message):
 
 
 @pytest.mark.parametrize("model", [nn.Conv1d(1, 1, 1), nn.BatchNorm1d(2, track_running_stats=False)])
-def test_there_must_be_statistics_to_measure(model):
-    with pytest.raises(ValueError, match=f"{type(model).__name__} has no batch norm with running statistics"):
+def test_rejects_models_without_running_statistics(model):
+    with pytest.raises(ValueError, match=f"{type(model).__name__} has no batch norm"):
         recalibrate_batchnorm(model, [torch.randn(2, 2, 2)])
 
 
-def test_after_a_change_of_resolution():
+def test_recalibration_after_at_resolution():
     model = nn.Sequential(make(2, 9, channels=(1, 4)), nn.BatchNorm2d(4)).double()
     other = flexconv.at_resolution(model, 2)
     x = noise(model[0])
@@ -847,7 +847,7 @@ def test_after_a_change_of_resolution():
     assert (model[1].running_mean == 0).all()
 
 
-def test_there_and_back_is_where_it_was_also_for_even_kernels_and_single_taps():
+def test_resampling_back_restores_even_kernels_and_single_taps():
     even = make(1, 4, padding=[(1, 2)])
     assert at_resolution(at_resolution(even, 2), 0.5).kernel_size == (4,)
     single = at_resolution(make(1, 5), 0.1)
@@ -855,9 +855,9 @@ def test_there_and_back_is_where_it_was_also_for_even_kernels_and_single_taps():
     assert at_resolution(single, 10).kernel_size == (5,)
 
 
-def test_a_mask_shared_by_layers_of_different_grids_follows_each_of_them():
+def test_mask_shared_by_layers_with_different_grids():
     mask = GaussianMask(1, sigma=0.2)
     shared = nn.Sequential(FlexConv1d(1, 1, 17, mask=mask), FlexConv1d(1, 1, 33, mask=mask))
     alone = [FlexConv1d(1, 1, size, mask=GaussianMask(1, sigma=0.2)) for size in (17, 33)]
-    together = at_resolution(shared, 2)
-    assert [layer.extent for layer in together] == [at_resolution(layer, 2).extent for layer in alone]
+    resampled = at_resolution(shared, 2)
+    assert [layer.extent for layer in resampled] == [at_resolution(layer, 2).extent for layer in alone]

@@ -1,15 +1,22 @@
-"""A model trained at one resolution, used at another.
+"""Run a model at another resolution than it was trained at.
 
-A FlexConv is an integral in disguise: its taps, s apart, sum ψ(x) over cells of width s. At another resolution the
-same integral is summed over taps s' apart, times s'/s per axis, and over the same stretch:
+The output of a FlexConv approximates an integral: the kernel ψ is a function of position, and the sum over taps at
+distance s is a Riemann sum with cells of width s. At another resolution, the same integral is approximated with taps at
+distance s'. The kernel is sampled at the new taps p' and multiplied by the ratio of the cell widths of the D axes:
 
     ψ'[p'] = (s'/s)^D · generator(p') · mask(p') · w(p')
 
-w is 1 but at the ends of the stretch. Where the mask crops, w falls linearly from the last tap kept at the old
-resolution to the first one cropped there, and the sum of the window is kept. Where the grid itself ends, the last tap
-stands for all that its larger neighbour covered at the old resolution: w = (s + s')/2s'. That matters most on a causal
-axis, which ends where the mask is highest. `crop="hard"` has no w: every resolution crops its own taps, as the paper
-does.
+The weights w make the new taps cover the same interval as the old ones. They are 1 except at the ends of the kernel.
+There are two cases:
+
+- The kernel ends where the mask crops it. Then w falls linearly from 1 to 0 between the last tap that was kept and the
+  first tap that was cropped at the old resolution. The mask is also scaled such that its sum is preserved.
+- The kernel ends where the grid ends. There, the cells of the old and the new outermost tap end at different positions.
+  The new tap gets the weight w = (s + s')/2s', so that the kernel covers the same interval. This matters most on a
+  causal axis, where the mask is largest at the end of the grid.
+
+This is `crop="taper"`. With `crop="hard"` there are no weights: the mask crops the new taps by its threshold, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -36,57 +43,65 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = "taper", copy: bool = True) -> Module:
-    """The model for inputs with `scale` times as many samples per axis: every FlexConv on a grid as much denser.
+    """Return the model for inputs with `scale` times as many samples per axis.
 
         model_32 = at_resolution(model_16, 2)           # trained on 16 × 16, run on 32 × 32
-        wide = at_resolution(model, (1, 1.5))           # rectangular
+        wide = at_resolution(model, (1, 1.5))           # one ratio per axis
         small = at_resolution(model, 0.5)
 
-    Nothing is learned anew: masks, generators and all other layers keep their parameters, and the result can be
-    trained on. Whatever aliases at a lower resolution, or was aliased when it was trained, shows: compare
-    `flexconv.spectrum.max_frequency` with the Nyquist limit, and train with `flexconv.alias_penalty`. Statistics of
-    batch norms may deserve a `recalibrate_batchnorm`. Other convolutions are left as they are, and so are strides,
-    dilations and pooling; padding in samples is scaled.
+    Every FlexConv gets a grid with `scale` times as many taps per unit. All parameters keep their values, and the
+    result can be trained further. Padding that is given in samples is scaled. Strides, dilations, pooling and other
+    convolutions are not changed.
+
+    Results differ between resolutions if a kernel contains frequencies above the Nyquist frequency of one of the grids.
+    Compare `flexconv.spectrum.max_frequency` with `flexconv.spectrum.nyquist`, and train with `flexconv.alias_penalty`
+    to avoid such frequencies. Batch norms often need `recalibrate_batchnorm` at the new resolution.
 
     Arguments:
-        scale: samples now per sample before, a number or one per axis.
-        crop: "taper" keeps the stretch that the taps covered before, with a soft end. "hard" lets the mask crop the
-            new taps by its threshold, as the paper does.
-        copy: give the result parameters and buffers of its own. False: it shares those of `model`, and training one
-            trains the other. `model` itself is not changed.
+        model: a model with FlexConv layers, or a layer. It is not changed.
+        scale: ratio of the new to the old number of samples, a number or one per axis.
+        crop: "taper" covers the same interval as before, with a linear ramp at the ends. "hard" crops the new taps by
+            the threshold of the mask, as in the paper.
+        copy: whether to copy parameters and buffers. If False, the result shares them with `model`, so that training
+            one trains the other.
 
     """
     if crop not in CROPS:
         unknown_name("crop", crop, CROPS)
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if not layers:
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: nothing in it follows a resolution")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to resample")
     for layer in layers:
-        _scales(scale, layer.dims)  # refuse before the work begins
+        _scales(scale, layer.dims)  # raises errors before anything is copied
     shared = {} if copy else {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
     result = copying.deepcopy(model, shared)
     for layer in result.modules():
         if isinstance(layer, FlexConvNd):
             _resample_(layer, _scales(scale, layer.dims), crop)
-    if isinstance(history := getattr(result, "resampled", None), list):  # the networks of flexconv.models save it
+    if isinstance(history := getattr(result, "resampled", None), list):  # which the networks of flexconv.models save
         history.append((_scales(scale, layers[0].dims), crop))
     return result
 
 
 @torch.no_grad()
 def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Sequence[object]]) -> None:
-    """Measure the statistics of every batch norm again, as the plain mean over `batches`, in place.
+    """Recompute the running statistics of every batch norm, in place, as the mean over `batches`.
 
-    At another resolution activations are distributed a little differently. `batches` yields inputs, or tuples that
-    begin with them; labels are not used, and nothing else changes: dropout stays off, modes come back as they were.
-    Inputs should be augmented as in training: zeros that a crop brings in are part of the statistics that the network
-    knows, and without them it may be worse than before. Where a batch fails or the statistics are not finite, the old
-    ones come back.
+    At another resolution, activations have a slightly different distribution. Nothing else in the model changes:
+    dropout is disabled during the computation, and training modes are restored afterwards. If a batch raises an error
+    or the statistics are not finite, the old statistics are restored.
+
+    Arguments:
+        model: a model with batch norms.
+        batches: yields inputs, or tuples whose first element is the input. Labels are not used. Augment the inputs as
+            in training: the zeros that random crops add are part of the statistics that the network was trained with,
+            and without them accuracy may fall.
+
     """
     if isinstance(batches, torch.Tensor):
         raise ArgumentTypeError(
-            f"recalibrate_batchnorm wants a list of batches; got one tensor of shape {tuple(batches.shape)}: write "
-            f"[tensor] if that is a batch"
+            f"recalibrate_batchnorm expects an iterable of batches; got one tensor of shape {tuple(batches.shape)}. "
+            f"If it is a batch, pass [tensor]"
         )
     named = measurable_norms(model)
     norms = list(named.values())
@@ -100,7 +115,7 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
         for norm in norms:
             norm.reset_running_stats()
             norm.train()
-            norm.momentum = None  # a plain mean
+            norm.momentum = None  # the mean over all batches
         count = 0
         for count, batch in enumerate(batches, start=1):  # noqa: B007
             model(batch if isinstance(batch, torch.Tensor) else batch[0])
@@ -109,8 +124,8 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[torch.Tensor | Seq
         for name, norm in named.items():
             if not all(statistics.isfinite().all() for statistics in norm.buffers()):
                 raise ArgumentError(
-                    f"the statistics of {name or type(norm).__name__} over {count} batches are not finite: look for "
-                    f"NaN or infinity in the batches"
+                    f"the statistics of {name or type(norm).__name__} over {count} batches are not finite: check the "
+                    f"batches for NaN and infinity"
                 )
     except BaseException:
         for norm, statistics in zip(norms, before, strict=True):
@@ -131,74 +146,78 @@ def measurable_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def _scales(scale: float | Sequence[float], dims: int) -> list[float]:
+    """Validate `scale` → one number per axis."""
     values = list(scale) if isinstance(scale, Sequence) and not isinstance(scale, str) else [scale] * dims
     if not all(isinstance(value, Real) for value in values):
-        raise ArgumentTypeError(f"scale must be a number, or one per axis; got {scale!r}")
+        raise ArgumentTypeError(f"scale must be a number or one number per axis; got {scale!r}")
     if len(values) != dims:
         raise ArgumentError(
-            f"scale needs one number, or one for each of the {dims} axes of a {dims}D layer; got {scale}"
+            f"scale must be a number or have {dims} numbers, one per axis of a {dims}D layer; got {scale}"
         )
     return [positive("scale", value) for value in values]  # type: ignore[arg-type]
 
 
 def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
+    """Replace the grid of a layer. Generators whose kernels keep their sum at any density get no factor or weights."""
     old, scaled = layer.axes, not layer.generator.conserves_sum
     new = tuple(
-        _resampled(axis, scale, taper=crop == "taper", weighted=scaled) for axis, scale in zip(old, scales, strict=True)
+        _resample_axis(axis, scale, taper=crop == "taper", weighted=scaled)
+        for axis, scale in zip(old, scales, strict=True)
     )
-    density = math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
+    cell_ratio = math.prod(after.spacing / before.spacing for after, before in zip(new, old, strict=True))
     layer.grid = KernelGrid(
         axes=new,
-        padding=_scaled_padding(layer, new, scales),
-        scale=layer.grid.scale * (density if scaled else 1.0),
+        padding=_scale_padding(layer, new, scales),
+        scale=layer.grid.scale * (cell_ratio if scaled else 1.0),
         resampled=True,
     )
 
 
-def _resampled(axis: Axis, scale: float, *, taper: bool, weighted: bool) -> Axis:
-    """The axis with `scale` times as many taps: the number that comes closest to the stretch it had.
+def _resample_axis(axis: Axis, scale: float, *, taper: bool, weighted: bool) -> Axis:
+    """The axis with `scale` times as many taps per unit, and the number of taps that best covers the same interval.
 
-    Always from the grid that was trained on, so that there and back is where it was.
+    It is always computed from the axis that was trained on, so that resampling back gives the original axis.
     """
     old = axis.origin or axis
     scale *= old.spacing / axis.spacing
     if old.size == 1 or math.isclose(scale, 1.0):
         return old
     spacing, intervals = old.spacing / scale, (old.size - 1) * scale
-    symmetric = not old.causal and old.size % 2 == 1  # there is a tap at 0: keep it
+    symmetric = not old.causal and old.size % 2 == 1  # there is a tap at 0, which is kept
     size = 2 * round(intervals / 2) + 1 if symmetric else round(intervals) + 1
     new = Axis(size, old.causal, None if math.isclose(spacing * (size - 1), 2.0) else spacing)
     if not taper:
         return new
-    # a tap stands for half a spacing on either side of it; the outer half of the last one is the same stretch as before
+    # A cell extends half a spacing to each side of its tap. The weights of the outermost taps extend their cells to the
+    # ends of the old outermost cells.
     first = 0.5 + (new.first - old.first + old.spacing / 2) / spacing
     last = 0.5 + (old.last + old.spacing / 2 - new.last) / spacing
-    ends = (first, last) if size > 1 else (first + last - 1.0, 1.0)  # both ends are the one tap there is
+    ends = (first, last) if size > 1 else (first + last - 1.0, 1.0)  # a single tap is both ends
     return new._replace(origin=old, ends=ends if weighted else (1.0, 1.0))
 
 
-def _scaled_padding(layer: FlexConvNd, new: Sequence[Axis], scales: Sequence[float]) -> Padding:
-    """Padding counted in samples grows with them; a named one stays."""
+def _scale_padding(layer: FlexConvNd, new: Sequence[Axis], scales: Sequence[float]) -> Padding:
+    """The padding at the new resolution: padding in samples is scaled, and named padding stays the same."""
     if isinstance(layer.padding, str):
         return layer.padding
     each = [layer.padding] * layer.dims if isinstance(layer.padding, int) else layer.padding
     return tuple(
-        pad if isinstance(pad, str) else _scaled_pads(pads, step * (before - 1), step * (after.size - 1), scale)
+        pad if isinstance(pad, str) else _scale_pads(pads, step * (before - 1), step * (after.size - 1), scale)
         for pad, pads, before, after, step, scale in zip(
             each, layer.pads, layer.kernel_size, new, layer.dilation, scales, strict=True
         )
     )
 
 
-def _scaled_pads(pads: tuple[int, int], before: int, after: int, scale: float) -> tuple[int, int]:
-    """Both pads for a kernel that reached over `before` samples and now over `after`.
+def _scale_pads(pads: tuple[int, int], before: int, after: int, scale: float) -> tuple[int, int]:
+    """Left and right padding for a kernel that spanned `before` intervals and now spans `after`.
 
-    What the output loses against the input scales, so that an output as long as its input stays that. What is left of
-    rounding goes to the right.
+    The difference between the lengths of input and output is scaled. In particular, an output that was as long as its
+    input stays so. The remainder of rounding is added on the right.
     """
     total = after - round(scale * (before - sum(pads)))
-    left = round(after / 2 - scale * (before / 2 - pads[0]))  # the middle of the kernel stays where it was
-    if min(pads) >= 0:  # rounding alone makes no padding negative
+    left = round(after / 2 - scale * (before / 2 - pads[0]))  # the centre of the kernel stays in place
+    if min(pads) >= 0:  # rounding must not make the padding negative
         total = max(total, 0)
         left = min(max(left, 0), total)
     return left, total - left

@@ -184,7 +184,7 @@ def test_a_network_without_flexconvs_is_exported_as_it_is(tmp_path):
     model = create_model("cifar_resnet20", in_channels=3, num_classes=4, depth=8, width=4).eval()
     assert export(model, tmp_path / "a.pt2", format="pt2", shape=(2, 3, 16, 16)).error <= LIMIT
     assert export(materialize(small_net()), tmp_path / "b", format="conv", shape=(1, 1, 8, 8)).error <= LIMIT
-    with pytest.raises(ValueError, match="has no FlexConv layer: nothing in it follows a resolution"):
+    with pytest.raises(ValueError, match="no FlexConv layer"):
         export(model, tmp_path / "c.onnx", shape=(2, 3, 16, 16), scale=2)
 
 
