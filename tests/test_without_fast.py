@@ -27,9 +27,9 @@ TESTS = [
     "tests/models/test_flexnet.py",
     "tests/models/test_flextcn.py",
     "tests/train/test_optim.py",
-    "tests/train/test_fit.py::test_the_step_is_that_of_torch",
-    "tests/train/test_loop.py::test_a_run_leaves_everything",
-    "tests/train/test_loop.py::test_an_interrupted_run_goes_on_to_the_same_weights[2-6]",
+    "tests/train/test_fit.py::test_steps_equal_a_plain_torch_loop",
+    "tests/train/test_loop.py::test_run_writes_all_files",
+    "tests/train/test_loop.py::test_resumed_run_ends_with_same_weights[2-6]",
 ]
 
 TRAIN = """

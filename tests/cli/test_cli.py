@@ -382,7 +382,7 @@ def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
     assert re.search(r"test accuracy \d+\.\d\d %", first.out)
     recipe = RunFolder("runs/mine").read_recipe()
     assert (recipe.epochs, recipe.seed) == (1, 3)
-    assert_refused(call("train", "deep/mine.yaml", "--out", "runs/mine"), "already holds a run.*--resume runs/mine")
+    assert_refused(call("train", "deep/mine.yaml", "--out", "runs/mine"), "already contains a run.*--resume runs/mine")
     assert call("train", f"{tmp_path}/deep/mine.yaml/fp64").out.startswith("run folder: runs/mine-fp64\n")
 
 
@@ -435,7 +435,7 @@ def test_resuming_a_finished_run_says_so(call, finished):
 def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
     monkeypatch.setattr(loop, "penalties", lambda *_: float("nan"))
     failed = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
-    assert_refused(failed, "not finite any more at step 0", code=1)
+    assert_refused(failed, "not finite at step 0", code=1)
 
 
 def test_cross_resolution_prints_its_four_numbers(call, finished, monkeypatch):
@@ -457,7 +457,7 @@ def test_fit(call, finished, monkeypatch):
         context.setattr(FitGroup, "step", interrupted)
         stopped = call("fit", finished / "fit.yaml", "--out", "run", "--device", "cpu")
     assert (stopped.code, "continue with: flexconv fit --resume run" in stopped.err) == (130, True)
-    assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already holds a run")
+    assert_refused(call("fit", finished / "fit.yaml", "--out", "run"), "already contains a run")
     assert_refused(call("fit", finished / "fit.yaml", "--resume", "run"), "leave out the recipe")
     assert_refused(call("fit"), "give a recipe")
     assert_refused(call("train", "--resume", "run"), "flexconv fit --resume run")
@@ -467,7 +467,7 @@ def test_fit(call, finished, monkeypatch):
     assert RunFolder("run").read_recipe().root == "moved"
     assert RunFolder("run").read_results()["targets"] == RunFolder(finished / "fit").read_results()["targets"]
     assert_refused(call("eval", finished / "fit"), "no network in it")
-    assert_refused(call("train", "--resume", finished / "fit" / ".."), "is no run")
+    assert_refused(call("train", "--resume", finished / "fit" / ".."), "is not a run folder")
 
 
 # --- using what was trained -------------------------------------------------------------------------------------------
@@ -565,7 +565,7 @@ def test_eval_of_weights_that_went_on_at_another_size(call, photos):
     assert call("train", "photos.yaml", "--device", "cpu").code == 0
     model = "model={name: runs/photos/weights, pretrained: true}"
     again = ("train", "photos.yaml", "--set", model, "--set", "data.options.image_size=12", "--out", "again")
-    with pytest.warns(UserWarning, match="trained on 16×16 images and goes on with 12×12"):
+    with pytest.warns(UserWarning, match="trained on 16×16 images.*12×12"):
         assert call(*again, "--device", "cpu").code == 0
     folder = ("--data", "folder", "--data-option", "path=photos", "--data-option", "mode=grey")
     shown = call("eval", "again/weights", *folder, "--data-option", "image_size=12")

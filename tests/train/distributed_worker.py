@@ -1,4 +1,4 @@
-"""A few steps of training in one or several processes; writes losses and gradients. Run by test_distributed.py.
+"""Run a few training steps in one or several processes and write losses and gradients. Used by test_distributed.py.
 
 python -m tests.train.distributed_worker OUT PRECISION ENGINE           (alone, or under torchrun)
 """
@@ -23,7 +23,7 @@ from flexconv.train.display import Display  # noqa: E402
 from flexconv.train.sync_norm import synchronise_norms  # noqa: E402
 from tests.train.tiny import tiny_recipe  # noqa: E402
 
-config.cpp.simdlen = 0  # code for a CPU is compiled in half the time without its vector instructions
+config.cpp.simdlen = 0  # compiling takes half the time without vector instructions
 
 STEPS = 4
 
@@ -36,13 +36,13 @@ def main(out: str, precision: str, engine: str) -> None:
         torch.save(record, out)
     leave_processes(fabric)
     threads = [(task / "comm").read_text() for task in Path("/proc/self/task").glob("*")]
-    assert not any("gloo" in name for name in threads), threads  # one that is left can abort the exit
+    assert not any("gloo" in name for name in threads), threads  # a thread that is left could abort the exit
 
 
 def small_recipe(precision: str, engine: str) -> train.Recipe:
-    # 61 samples a step do not divide by two. Three things differ by nature: dropout draws other numbers in other
-    # processes; a mask below its least width lets only such gradients pass that widen it, which each process judges by
-    # its own; and the norm of a bias near 0 points anywhere
+    # 61 samples per step are not divisible by two. Three things are left out because they differ between one and two
+    # processes: dropout draws other numbers; a mask below its minimum width passes only gradients that widen it, which
+    # each process decides by itself; and the gradient of the norm of a bias near 0 has an arbitrary direction.
     model = {"name": "flexnet3", "widths": [3], "dropout": 0.0}
     model |= {"generator_options": {"hidden": 4}, "mask_options": {"sigma": 0.2}}
     return tiny_recipe(precision=precision, engine=engine, batch_size=61, model=model, optim={"lr": 0.02})

@@ -1,9 +1,9 @@
-"""Trains the same recipe again and again in forked processes that die at random moments. Run by test_kill.py.
+"""Train a recipe repeatedly in forked processes that die at random moments. Used by test_kill.py.
 
     python -m tests.train.kill_driver FOLDER SEED KILLS
 
-Half of the processes are killed by a clock, half by themselves in the middle of a file operation. Prints how many died
-where, and leaves the weights of the interrupted run in FOLDER/run, those of an uninterrupted one in FOLDER/reference.
+Half of the processes are killed after a random time, half kill themselves during a file operation. Prints the numbers
+of both. The interrupted run is in FOLDER/run, an uninterrupted one in FOLDER/reference.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def main(folder: Path, seed: int, kills: int) -> None:
     finished = 0
     while sum(died.values()) < kills:
         run = folder / "run"
-        if folders.RunFolder(run).finished:  # it got through: start again from nothing
+        if folders.RunFolder(run).finished:  # it was not killed: start a new run
             finished += 1
             run.rename(folder / f"finished-{finished}\n")
         by_clock = rng.random() < 0.5
-        # a run dies several times on its way: only a part of its time is left between two deaths
+        # a run dies several times, so the time until the next death is only a part of its duration
         delay, operation = rng.uniform(0.0, whole / 3), rng.randrange(1, 40)
         status = _child(
-            lambda run=run: _go_on(run, recipe), None if by_clock else operation, delay if by_clock else None
+            lambda run=run: _continue(run, recipe), None if by_clock else operation, delay if by_clock else None
         )
         if status == -signal.SIGKILL:
             died["clock" if by_clock else "file"] += 1
@@ -50,11 +50,11 @@ def main(folder: Path, seed: int, kills: int) -> None:
             assert status == 0, f"a resumed run failed with {status}"
     run = folder / "run"
     if not folders.RunFolder(run).finished:
-        assert _child(lambda: _go_on(run, recipe)) == 0
+        assert _child(lambda: _continue(run, recipe)) == 0
     sys.stdout.write(f"{died['clock']} {died['file']} {finished}\n")
 
 
-def _go_on(run: Path, recipe: training.Recipe) -> None:
+def _continue(run: Path, recipe: training.Recipe) -> None:
     if folders.RunFolder(run).exists:
         training.resume(run)
     else:
@@ -62,7 +62,7 @@ def _go_on(run: Path, recipe: training.Recipe) -> None:
 
 
 def _child(work: object, die_at_operation: int | None = None, die_after: float | None = None) -> int:
-    """Run `work` in a fork; its exit code, negative for the signal that ended it."""
+    """Run `work` in a fork. Returns its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -84,7 +84,7 @@ def _child(work: object, die_at_operation: int | None = None, die_after: float |
 
 
 def _die_in_file_operation(count: int) -> None:
-    """Die at the `count`-th flush or rename: half-way through a write, or just before or after it takes effect."""
+    """Die at the `count`-th flush or rename: in the middle of a write, just before or just after it takes effect."""
     left = [count]
 
     def deadly(function):

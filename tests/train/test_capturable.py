@@ -1,4 +1,4 @@
-"""No step of training asks the host for anything: a CUDA graph could not hold that."""
+"""No training step synchronises with the host, which a CUDA graph cannot contain."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from ..host_questions import Questions
 from .test_engine import NETWORKS
 
 
-def asked_in_a_step(tmp_path, monkeypatch, tree, shape):
-    """Of the second step, as it is captured; the optimiser, which has a form for graphs on GPUs only, aside."""
+def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
+    """Return the synchronisations in the second step, without the optimizer, which is capturable only on GPUs."""
     recipe = build_recipe({"data": {"name": "digits"}, "batch_size": 8, **tree})
     images = noise(shape, 16)
     fabric, display = make_fabric(recipe, "cpu"), Display(None, epochs=1, steps_per_epoch=1)
@@ -37,7 +37,7 @@ def asked_in_a_step(tmp_path, monkeypatch, tree, shape):
     return questions.asked
 
 
-def test_questions_are_noticed():
+def test_synchronisations_are_detected():
     with Questions() as questions:
         torch.ones(3).sum().item()
         torch.tensor([1.0, 2.0])
@@ -45,15 +45,15 @@ def test_questions_are_noticed():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_no_network_asks_the_host(name, tmp_path, monkeypatch):
+def test_networks_do_not_synchronise(name, tmp_path, monkeypatch):
     shape = (3, 64) if "tcn" in name else (3, 16, 16)
-    assert asked_in_a_step(tmp_path, monkeypatch, {"model": {"name": name}}, shape) == []
+    assert synchronisations_in_a_step(tmp_path, monkeypatch, {"model": {"name": name}}, shape) == []
 
 
 @pytest.mark.parametrize("generator", ["gabor", "fourier", "siren", "nsiren", "mlp"])
-def test_no_generator_asks_the_host(generator, tmp_path, monkeypatch):
+def test_generators_do_not_synchronise(generator, tmp_path, monkeypatch):
     tree = {"model": {"name": "flexnet3", "generator": generator}}
-    assert asked_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
+    assert synchronisations_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_no_generator_asks_the_host(generator, tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_no_setting_asks_the_host(tree, tmp_path, monkeypatch):
+def test_settings_do_not_synchronise(tree, tmp_path, monkeypatch):
     tree = {"model": {"name": "flexnet3"}, **tree}
-    assert asked_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
+    assert synchronisations_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []

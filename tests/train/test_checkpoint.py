@@ -1,4 +1,4 @@
-"""Checkpoints are whole, or refused by name."""
+"""Checkpoints are intact, or an error names the damaged one."""
 
 import errno
 import os
@@ -16,14 +16,14 @@ def state(value):
     return {"model": {"w": torch.full((100,), float(value))}, "step": value, "best": None}
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_loads_what_was_saved(tmp_path):
     path = save_checkpoint(tmp_path, 7, state(7))
     loaded = load_checkpoint(path)
     assert loaded["step"] == 7
     assert torch.equal(loaded["model"]["w"], torch.full((100,), 7.0))
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_keeps_the_last_two(tmp_path):
     for step in (1, 2, 30, 400):
         save_checkpoint(tmp_path, step, state(step))
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000030.ckpt", "step-000000400.ckpt"]
@@ -48,7 +48,7 @@ def foreign(path):
 
 
 @pytest.mark.parametrize("harm", [truncate, flip, empty, foreign])
-def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(tmp_path, harm):
+def test_names_damaged_checkpoint_and_uses_the_one_before(tmp_path, harm):
     save_checkpoint(tmp_path, 1, state(1))
     newest = save_checkpoint(tmp_path, 2, state(2))
     harm(newest)
@@ -60,11 +60,11 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(tmp_path, h
     assert newest.name in problems[0]
 
 
-def test_a_folder_without_any_has_nothing_to_load(tmp_path):
+def test_loads_nothing_from_folder_without_checkpoints(tmp_path):
     assert load_latest(tmp_path / "none") == (None, [])
 
 
-def test_code_in_a_checkpoint_is_not_run(tmp_path):
+def test_does_not_execute_code_in_a_checkpoint(tmp_path):
     class Evil:
         def __reduce__(self):
             return Path.touch, (tmp_path / "ran",)
@@ -75,21 +75,21 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+def test_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     old = save_checkpoint(tmp_path, 1, state(1))
 
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=f"no space left.*{old.name}.*untouched"):
+    with pytest.raises(CheckpointError, match=f"no space left.*{old.name}.*intact"):
         save_checkpoint(tmp_path, 2, state(2))
     monkeypatch.undo()
     assert os.listdir(tmp_path) == [old.name]
     assert load_checkpoint(old)["step"] == 1
 
 
-def test_a_really_full_disk(tmp_path):
+def test_full_disk_with_a_real_file_system(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if (

@@ -1,4 +1,4 @@
-"""What a run shows where there is no terminal."""
+"""The output of a run without a terminal."""
 
 import io
 
@@ -11,13 +11,13 @@ from flexconv.train.display import Display
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds, as long as a test lets them pass."""
+    """A clock that only the test advances."""
     now = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
     return now
 
 
-def test_a_long_epoch_has_a_line_a_minute(clock):
+def test_prints_a_line_per_minute(clock):
     file = io.StringIO()
     shown = Display(Console(file=file, width=200), epochs=3, steps_per_epoch=100)
 
@@ -39,7 +39,7 @@ def test_a_long_epoch_has_a_line_a_minute(clock):
     ]
 
 
-def test_any_line_will_do(clock):
+def test_any_line_restarts_the_minute(clock):
     file = io.StringIO()
     shown = Display(Console(file=file), epochs=1, steps_per_epoch=100)
     clock[0] += 59
@@ -49,7 +49,7 @@ def test_any_line_will_do(clock):
     assert file.getvalue() == "something else\n"
 
 
-def test_without_a_console_nothing_is_shown(capsys):
+def test_prints_nothing_without_a_console(capsys):
     shown = Display(None, epochs=1, steps_per_epoch=1)
     shown.say("a word")
     shown.step(1, loss=1.0, accuracy=0.5, sizes={})

@@ -1,4 +1,4 @@
-"""Several processes compute what one does."""
+"""Several processes compute the same as one."""
 
 import os
 import signal
@@ -16,16 +16,16 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-po
 
 
 def run(*command, port=None):
-    """What a command prints, in two processes where there is a port. One that hangs says where."""
+    """Return the output of a command, run in two processes if a port is given. Prints stack traces if it hangs."""
     prefix = [] if port is None else [*TORCHRUN, str(port)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, *prefix, *command], cwd=ROOT, text=True, env=environment, **pipes)
     try:
         printed, complaints = process.communicate(timeout=200)
-    except (subprocess.TimeoutExpired, pytest.fail.Exception):  # the latter is the time limit of the test
+    except (subprocess.TimeoutExpired, pytest.fail.Exception):  # pytest.fail is raised by the time limit of the test
         for pid in (*descendants(process.pid), process.pid):
-            os.kill(pid, signal.SIGABRT)  # the fault handler prints what every thread is at
+            os.kill(pid, signal.SIGABRT)  # the fault handler prints the stacks of all threads
         complaints = process.communicate(timeout=20)[1]
         pytest.fail(f"hangs: {complaints[-20000:]}")
     assert process.returncode == 0, complaints[-3000:]
@@ -33,7 +33,7 @@ def run(*command, port=None):
 
 
 def descendants(pid):
-    """The processes that a process has started, and those that these have."""
+    """Yield all descendants of a process."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         yield from descendants(child)
         yield int(child)
@@ -49,15 +49,16 @@ def port():
 
 
 @pytest.mark.parametrize(("precision", "engine", "tolerance"), [("fp64", "eager", 1e-11), ("fp32", "compiled", 1e-5)])
-def test_two_processes_are_one(tmp_path, port, precision, engine, tolerance):
+def test_two_processes_compute_the_same_as_one(tmp_path, port, precision, engine, tolerance):
     run("-m", "tests.train.distributed_worker", str(tmp_path / "one"), precision, "eager")
     run("-m", "tests.train.distributed_worker", str(tmp_path / "two"), precision, engine, port=port)
     one, two = (torch.load(tmp_path / name) for name in ("one", "two"))
     assert two["sampled together"] == (len(two["losses"]) if engine == "compiled" else 0)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)  # Fabric's logits are float32 in any case
     assert two["validation"][2] == one["validation"][2]
-    if precision == "fp64":  # in float32, rounding makes noise of the zero gradient of a bias before a batch norm, and
-        # Adam makes steps of noise, which do not change the loss in training but do in evaluation
+    # A bias before a batch norm has gradient 0. In float32 it is rounding noise, from which Adam makes full steps.
+    # These change the loss in evaluation, not in training.
+    if precision == "fp64":
         assert two["validation"] == pytest.approx(one["validation"], rel=1e-6)
     for step, gradients in enumerate(one["gradients"]):
         scale = max(g.abs().max() for g in gradients.values())
@@ -70,7 +71,7 @@ def test_two_processes_are_one(tmp_path, port, precision, engine, tolerance):
         )
 
 
-def test_a_run_of_two_processes_writes_once(tmp_path, port):
+def test_two_processes_write_one_run_folder(tmp_path, port):
     out = tmp_path / "run"
     settings = ["--set", "epochs=2", "--set", "model.widths=[3]", "--set", "batch_size=300", "--out", str(out)]
     printed = run("-m", "flexconv.cli", "train", "digits", *settings, "--device", "cpu", port=port)

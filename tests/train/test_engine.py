@@ -50,7 +50,7 @@ def losses_of(trainer, epochs=2):
     return losses
 
 
-def test_where_a_graph_cannot_be_captured_steps_run_one_by_one_and_say_so(tmp_path, monkeypatch):
+def test_falls_back_to_eager_without_a_gpu(tmp_path, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     said = []
@@ -60,7 +60,7 @@ def test_where_a_graph_cannot_be_captured_steps_run_one_by_one_and_say_so(tmp_pa
     assert results["test_accuracy"] == train.train(tiny_recipe(epochs=1), tmp_path / "eager")["test_accuracy"]
 
 
-def test_where_nothing_can_be_compiled_steps_run_one_by_one_and_say_so(tmp_path, monkeypatch):
+def test_falls_back_to_eager_without_a_compiler(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(Display, "say", lambda _, text: said.append(text))
 
@@ -86,13 +86,13 @@ def test_trains_eagerly_without_the_fast_engines(engine, tmp_path, monkeypatch):
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("quick_compiler")
-def test_losses_of_the_compiled_engine_are_those_of_the_eager_one(tmp_path):
+def test_compiled_losses_equal_eager_losses(tmp_path):
     eager, compiled = (losses_of(trainer_of(tmp_path / engine, engine=engine)) for engine in ("eager", "compiled"))
     assert compiled[:10] == pytest.approx(eager[:10], rel=1e-4)
     assert compiled == pytest.approx(eager, rel=0.05)
 
 
-def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
+def test_capture_windows_have_room_to_grow(tmp_path):
     trainer = trainer_of(tmp_path)
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "masks"]
     group["base_lr"] = 1e-4
@@ -116,7 +116,7 @@ def test_windows_of_a_capture_have_room_and_are_left_in_time(tmp_path):
 
 
 @pytest.mark.usefixtures("quick_compiler")
-def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeypatch):
+def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
     """Other shapes would have to be compiled, and constants of theirs made, while a graph is captured."""
     monkeypatch.setattr(graph, "_captured", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
@@ -147,7 +147,7 @@ def test_a_step_is_captured_in_the_windows_it_was_warmed_up_in(tmp_path, monkeyp
     assert used[2] != used[3] == used[4]
 
 
-def test_before_a_first_full_batch_there_are_no_windows_to_outgrow(tmp_path):
+def test_windows_fit_before_the_first_full_batch(tmp_path):
     trainer = trainer_of(tmp_path)
     windows = CaptureWindows(trainer.model, trainer.optimizer)
     event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
@@ -158,7 +158,7 @@ def test_before_a_first_full_batch_there_are_no_windows_to_outgrow(tmp_path):
         assert windows.still_fit()
 
 
-def test_bounds_of_many_layers_are_those_of_each(tmp_path):
+def test_bounds_of_grouped_layers_equal_those_of_each(tmp_path):
     trainer = trainer_of(tmp_path)
     windows = CaptureWindows(trainer.model, trainer.optimizer)
     for number, (_, source) in enumerate(windows.layers):
@@ -168,7 +168,7 @@ def test_bounds_of_many_layers_are_those_of_each(tmp_path):
         torch.testing.assert_close(torch.tensor(bounds), expected.cpu())
 
 
-def test_layers_are_told_apart_by_settings_and_not_by_what_they_learn(tmp_path, monkeypatch):
+def test_layers_are_grouped_by_settings_not_by_parameters(tmp_path, monkeypatch):
     monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("shows parameters, for which a device stops"))
     trainer = trainer_of(tmp_path)
     masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
@@ -184,7 +184,7 @@ def test_layers_are_told_apart_by_settings_and_not_by_what_they_learn(tmp_path, 
 
 @gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_a_look_at_the_windows_does_not_wait_for_the_device(tmp_path):
+def test_checking_windows_does_not_synchronise(tmp_path):
     trainer = trainer_of(tmp_path, engine="graph")
     losses_of(trainer, epochs=1)
     windows = trainer.engine.windows
@@ -198,7 +198,7 @@ def test_a_look_at_the_windows_does_not_wait_for_the_device(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
-def test_steps_are_seeded_as_by_torch(device):
+def test_seed_equals_torch_manual_seed(device):
     def drawn():
         return torch.rand(4), torch.rand(4, device=device)
 
@@ -221,12 +221,12 @@ def test_steps_are_seeded_as_by_torch(device):
         ("eager", "cpu", 1, 10**6, {}),
     ],
 )
-def test_nobody_has_to_ask_for_the_fastest_engine(expected, device, processes, steps, changes):
+def test_auto_selects_the_fastest_engine(expected, device, processes, steps, changes):
     fabric = SimpleNamespace(device=torch.device(device), world_size=processes)
     assert fastest(tiny_recipe(**changes), fabric, steps) == expected
 
 
-def test_a_network_that_cannot_be_compiled_is_told_of_the_way_without(tmp_path):
+def test_failed_compilation_suggests_the_eager_engine(tmp_path):
     def fail(*_):
         raise RuntimeError("backend='inductor' raised:\nCompileError: no such kernel\nmore of this")
 
@@ -238,7 +238,7 @@ def test_a_network_that_cannot_be_compiled_is_told_of_the_way_without(tmp_path):
         engine._run(batch, 0.02)
 
 
-def test_what_a_compiler_says_is_no_markup(tmp_path, monkeypatch):
+def test_compiler_messages_are_not_markup(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("[/usr/bin/ld] not found")
 
@@ -249,26 +249,26 @@ def test_what_a_compiler_says_is_no_markup(tmp_path, monkeypatch):
     assert "([/usr/bin/ld] not found)" in file.getvalue()
 
 
-def test_a_log_says_which_engine_took_the_steps(tmp_path):
+def test_results_state_the_engine(tmp_path):
     results = train.train(tiny_recipe(epochs=1), tmp_path, device="cpu")
     assert RunFolder(tmp_path).read_recipe().engine == "auto"
     assert results["engine"] == RunFolder(tmp_path).read_machines()[0]["engine"] == "eager"
 
 
-def test_an_unknown_engine_is_refused():
+def test_rejects_unknown_engine():
     with pytest.raises(ValueError, match="did you mean 'graph'"):
         tiny_recipe(engine="graf")
 
 
 @gpu
-def test_losses_are_those_of_the_eager_engine(tmp_path):
+def test_captured_losses_equal_eager_losses(tmp_path):
     eager, graph = (losses_of(trainer_of(tmp_path / engine, engine=engine)) for engine in ("eager", "graph"))
     assert graph[:10] == pytest.approx(eager[:10], rel=1e-4)
     assert graph == pytest.approx(eager, rel=0.05)
 
 
 @gpu
-def test_a_mask_that_leaves_its_window_is_captured_again(tmp_path):
+def test_captures_again_if_a_mask_leaves_its_window(tmp_path):
     trainer = trainer_of(tmp_path, engine="graph")
     engine = trainer.engine
     losses_of(trainer, epochs=1)
@@ -282,7 +282,7 @@ def test_a_mask_that_leaves_its_window_is_captured_again(tmp_path):
 
 
 @gpu
-def test_masks_may_move_between_a_warm_step_and_its_capture(tmp_path):
+def test_masks_can_change_between_warm_up_and_capture(tmp_path):
     trainer = trainer_of(tmp_path, engine="graph", precision="bf16")
     masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
@@ -294,7 +294,7 @@ def test_masks_may_move_between_a_warm_step_and_its_capture(tmp_path):
 
 
 @gpu
-def test_a_whole_run_with_a_last_batch_that_is_not_full(tmp_path):
+def test_captured_run_with_a_smaller_last_batch(tmp_path):
     recipe = tiny_recipe(engine="graph", batch_size=50)
     results = train.train(recipe, tmp_path / "run")
     assert results["steps"] == 3 * 23
@@ -313,21 +313,21 @@ NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2"]
 
 @gpu
 @pytest.mark.parametrize("optim", [{"lr": 0.02, "clip": 0.1}, {"lr": 0.02, "name": "sgd"}], ids=["clipped", "sgd"])
-def test_other_steps_can_be_captured(tmp_path, optim):
+def test_captures_steps_with_clipping_and_sgd(tmp_path, optim):
     eager, graph = (losses_of(trainer_of(tmp_path / way, engine=way, optim=optim)) for way in ("eager", "graph"))
     assert graph[:10] == pytest.approx(eager[:10], rel=1e-3)
 
 
 @gpu
 @pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp"])
-def test_every_generator_can_be_captured(generator, tmp_path):
+def test_captures_every_generator(generator, tmp_path):
     eager, graph = (noisy_losses(tmp_path / engine, engine, "flexnet3", generator) for engine in ("eager", "graph"))
     assert graph == pytest.approx(eager, rel=0.02)
 
 
 @gpu
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_can_be_captured(name, tmp_path):
+def test_captures_every_network(name, tmp_path):
     eager, graph = (noisy_losses(tmp_path / engine, engine, name) for engine in ("eager", "graph"))
     assert graph == pytest.approx(eager, rel=0.02)
 

@@ -1,4 +1,4 @@
-"""Fitting generators to kernels and pictures."""
+"""Fitting generators to kernels and images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from flexconv.data import DamagedDataError, MissingDataError
 from flexconv.nn.kernels import GENERATORS
-from flexconv.train import Interrupted, load_recipe, resume
+from flexconv.train import Interrupted, fitting, load_recipe, resume
 from flexconv.train.fit_group import CPU_POINTS, FitGroup
 from flexconv.train.fitting import _generator_maker, fit
 from flexconv.train.folder import RunError, RunFolder
@@ -41,7 +41,7 @@ def photo(tmp_path):
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_generator_comes_closer(name, tmp_path):
+def test_every_generator_reduces_the_error(name, tmp_path):
     results = fit(recipe(name, lr=0.03 if name == "njet" else 0.003), tmp_path / "run")
     metrics = RunFolder(tmp_path / "run").read_metrics()
     for target in ("gabor-1", "gabor-4"):
@@ -50,10 +50,10 @@ def test_every_generator_comes_closer(name, tmp_path):
         assert errors[-1] < 0.7 * errors[0]
         assert results["targets"][target]["mse"] == errors[-1]
     assert results["mean_mse"] == pytest.approx(sum(results["targets"][t]["mse"] for t in results["targets"]) / 2)
-    assert "mean_psnr" not in results  # of pictures only
+    assert "mean_psnr" not in results  # only for images
 
 
-def test_a_picture(photo, tmp_path):
+def test_fits_an_image(photo, tmp_path):
     from PIL import Image
 
     results = fit(recipe(target=str(photo), target_options={}, steps=150, record_every=50), tmp_path / "run")
@@ -68,7 +68,7 @@ def test_a_picture(photo, tmp_path):
     assert RunFolder(tmp_path / "run").read_recipe().target == str(photo)
 
 
-def test_psnr_counts_the_clamped_output():
+def test_psnr_is_that_of_the_clamped_output():
     targets = torch.zeros(1, 1, 3, 3)
     maker = _generator_maker(recipe(), Targets(("zero",), targets, pictures=True))
     group = FitGroup([maker(0)], targets, recipe())
@@ -79,20 +79,21 @@ def test_psnr_counts_the_clamped_output():
     assert group.errors() == [(0.25, 0.0)]
 
 
-def test_side_by_side_is_as_alone(tmp_path):
+def test_fits_targets_together_as_alone(tmp_path, monkeypatch):
     together = fit(recipe(), tmp_path / "together")
-    alone = fit(recipe(images_at_once=1), tmp_path / "alone")
+    monkeypatch.setattr(fitting, "POINTS_AT_ONCE", 1)
+    alone = fit(recipe(), tmp_path / "alone")
     for target, errors in alone["targets"].items():
         assert together["targets"][target]["mse"] == pytest.approx(errors["mse"], rel=1e-3)
 
 
-def test_a_target_is_fitted_alike_in_any_company(tmp_path):
+def test_result_does_not_depend_on_other_targets(tmp_path):
     pair = fit(recipe(steps=5), tmp_path / "pair")
     single = fit(recipe(steps=5, target_options={"frequencies": [4], "size": 9}), tmp_path / "single")
     assert single["mean_mse"] == pytest.approx(pair["targets"]["gabor-4"]["mse"], rel=1e-4)
 
 
-def test_a_pass_has_as_many_points_however_many_targets():
+def test_points_per_pass_do_not_depend_on_number_of_targets():
     targets = load_targets("gabor", frequencies=[1, 4, 16, 64], size=128)
     maker = _generator_maker(recipe(), targets)
     for count in (1, 2, 4):
@@ -100,7 +101,7 @@ def test_a_pass_has_as_many_points_however_many_targets():
         assert group.rows_at_once * 128 * count == CPU_POINTS
 
 
-def test_parts_change_nothing():
+def test_result_does_not_depend_on_rows_per_pass():
     targets = load_targets("gabor", frequencies=[4], size=9)
     maker = _generator_maker(recipe(), targets)
     whole, parts = (FitGroup([maker(0)], targets.values, recipe()) for _ in range(2))
@@ -111,8 +112,8 @@ def test_parts_change_nothing():
     torch.testing.assert_close(parts.draw(), whole.draw(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_step_is_that_of_torch():
-    """Stacked and mapped, one generator moves as a plain loop would move it."""
+def test_steps_equal_a_plain_torch_loop():
+    """A group of one generator takes the same steps as a plain loop."""
     settings = recipe("siren", options={"hidden": 8, "learn_omega_0": True}, omega_factor=50.0)
     targets = load_targets("gabor", frequencies=[4], size=9)
     generator = _generator_maker(settings, targets)(0)
@@ -129,7 +130,7 @@ def test_the_step_is_that_of_torch():
     assert (generator.omega_0 - 30).abs().min() > 0.5
 
 
-def test_seeds(tmp_path):
+def test_result_depends_on_the_seed(tmp_path):
     first, again, other = (
         fit(recipe(steps=2, seed=seed), tmp_path / str(i))["mean_mse"] for i, seed in enumerate((0, 0, 1))
     )
@@ -138,10 +139,11 @@ def test_seeds(tmp_path):
 
 @pytest.mark.parametrize("step", [1, 47, 60, 61, 85, 120])
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_fit_goes_on_where_it_was_stopped(step, saves, tmp_path, monkeypatch):
-    """Targets one after the other, 60 steps each; with a checkpoint at every step, or none."""
+def test_resumed_fit_ends_with_same_results(step, saves, tmp_path, monkeypatch):
+    """Targets are fitted one after the other, 60 steps each, with a checkpoint at every step or none."""
     monkeypatch.setattr("flexconv.train.fitting.CHECKPOINT_SECONDS", -1.0 if saves else 1e9)
-    settings = recipe(images_at_once=1)
+    monkeypatch.setattr(fitting, "POINTS_AT_ONCE", 1)
+    settings = recipe()
     whole = fit(settings, tmp_path / "whole")
     taken, one = [], FitGroup.step
 
@@ -160,13 +162,15 @@ def test_a_fit_goes_on_where_it_was_stopped(step, saves, tmp_path, monkeypatch):
     assert resumed["targets"] == whole["targets"]
     for file in ("metrics.jsonl", "reconstructions/gabor-1.png", "reconstructions/gabor-4.png"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    assert resume(tmp_path / "run") == resumed  # finished: left alone
+    assert resume(tmp_path / "run") == resumed  # it is finished
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_a_signal_saves_a_fit(at_once, tmp_path, monkeypatch):
-    """It goes on with as many targets side by side as it began with, whatever the recipe says by then."""
-    whole = fit(recipe(images_at_once=at_once), tmp_path / "whole")
+def test_signal_saves_a_checkpoint(at_once, tmp_path, monkeypatch):
+    """A resumed fit keeps the size of the group, also if it would be chosen differently now."""
+    points = {1: 1, 2: 10**6}
+    monkeypatch.setattr(fitting, "POINTS_AT_ONCE", points[at_once])
+    whole = fit(recipe(), tmp_path / "whole")
     one = FitGroup.step
 
     def signalled(group):
@@ -176,22 +180,22 @@ def test_a_signal_saves_a_fit(at_once, tmp_path, monkeypatch):
 
     monkeypatch.setattr(FitGroup, "step", signalled)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        fit(recipe(images_at_once=at_once), tmp_path / "run")
-    RunFolder(tmp_path / "run").write_recipe(recipe(images_at_once=3 - at_once))
-    heard = Console(file=io.StringIO(), width=200)
-    assert resume(tmp_path / "run", console=heard)["targets"] == whole["targets"]
-    assert "resumed at step 1 of target 1 of 2" in heard.file.getvalue()
+        fit(recipe(), tmp_path / "run")
+    monkeypatch.setattr(fitting, "POINTS_AT_ONCE", points[3 - at_once])
+    console = Console(file=io.StringIO(), width=200)
+    assert resume(tmp_path / "run", console=console)["targets"] == whole["targets"]
+    assert "resumed at step 1 of target 1 of 2" in console.file.getvalue()
     assert len(RunFolder(tmp_path / "run").read_machines()) == 2
 
 
-def test_divergence_is_told(tmp_path):
+def test_diverged_fit_has_no_errors(tmp_path):
     results = fit(recipe("mlp", lr=1e30, steps=3), tmp_path / "run")
     assert results["mean_mse"] is None
     assert results["targets"]["gabor-1"]["mse"] is None
     assert (tmp_path / "run/reconstructions/gabor-1.png").is_file()
 
 
-def test_a_console_hears_of_it(tmp_path):
+def test_prints_targets_and_errors(tmp_path):
     with (tmp_path / "said").open("w") as file:
         fit(recipe(steps=2), tmp_path / "run", console=Console(file=file, width=200))
     said = (tmp_path / "said").read_text()
@@ -200,28 +204,29 @@ def test_a_console_hears_of_it(tmp_path):
 
 
 @pytest.mark.parametrize(("at_once", "lines"), [(1, ["target 1 of 2", "target 2 of 2"]), (2, ["targets 1 to 2 of 2"])])
-def test_a_long_fit_says_how_far_it_is(at_once, lines, tmp_path, monkeypatch):
+def test_prints_progress_without_a_terminal(at_once, lines, tmp_path, monkeypatch):
     monkeypatch.setattr("flexconv.train.fitting.CHECKPOINT_SECONDS", -1.0)
     file = io.StringIO()
-    fit(recipe(steps=2, images_at_once=at_once), tmp_path / "run", console=Console(file=file, width=200))
+    monkeypatch.setattr(fitting, "POINTS_AT_ONCE", 1 if at_once == 1 else 10**6)
+    fit(recipe(steps=2), tmp_path / "run", console=Console(file=file, width=200))
     said = [line for line in file.getvalue().splitlines() if line.startswith("target")]
     assert said == [f"{line}, step {step} of 2" for line in lines for step in (1, 2)]
 
 
-def test_a_folder_is_used_once(tmp_path):
+def test_does_not_overwrite_a_fit(tmp_path):
     fit(recipe(steps=1), tmp_path / "run")
-    with pytest.raises(RunError, match="already holds a run"):
+    with pytest.raises(RunError, match="already contains a run"):
         fit(recipe(steps=1), tmp_path / "run")
 
 
-def test_wrong_recipes(tmp_path):
+def test_rejects_invalid_recipes(tmp_path):
     with pytest.raises(TypeError, match="kind fit; got Recipe"):
         fit(load_recipe("digits"), tmp_path / "a")
     with pytest.raises(ValueError, match=r"unknown generator 'magnte'.*did you mean 'magnet'"):
         fit(recipe("magnte"), tmp_path / "b")
     with pytest.raises(ValueError, match=r"option of the generator 'magnet' 'hiden'.*did you mean 'hidden'"):
         fit(recipe(options={"hiden": 3}), tmp_path / "c")
-    for changes in ({"steps": 0}, {"images_at_once": 0}, {"record_every": -1}, {"lr": float("nan")}, {"target": ""}):
+    for changes in ({"steps": 0}, {"record_every": -1}, {"lr": float("nan")}, {"target": ""}):
         with pytest.raises(ValueError, match="must"):
             recipe(**changes)
     assert not list(tmp_path.iterdir())
@@ -230,8 +235,8 @@ def test_wrong_recipes(tmp_path):
 # --- targets ----------------------------------------------------------------------------------------------------------
 
 
-def test_gabor_targets_are_the_published_ones():
-    """The error of a function that is 0 everywhere, as logged by the authors."""
+def test_gabor_targets_equal_those_of_the_authors():
+    """The authors logged the errors of a function that is 0 everywhere."""
     errors = load_targets("gabor").values.square().mean((1, 2, 3)).tolist()
     assert errors == pytest.approx([2.1e-4, 1.37e-2, 2.01e-2, 2.01e-2], rel=0.02)
 
@@ -266,7 +271,7 @@ def test_alexnet_target(tmp_path):
         load_targets("alexnet", root=tmp_path)
 
 
-def test_pictures_as_targets(photo):
+def test_image_target(photo):
     as_it_is = load_targets(str(photo))
     assert as_it_is.names == ("photo",)
     assert as_it_is.values.shape == (1, 3, 12, 18)
@@ -274,7 +279,7 @@ def test_pictures_as_targets(photo):
     assert load_targets(str(photo), mode="grey", size=(6, 9)).values.shape == (1, 1, 6, 9)
 
 
-def test_wrong_targets(tmp_path, photo):
+def test_rejects_invalid_targets(tmp_path, photo):
     with pytest.raises(ValueError, match=r"unknown target 'nothing\.png': choose one of 'gabor', .* or an image file"):
         load_targets("nothing.png")
     with pytest.raises(ValueError, match=r"option of target 'gabor' 'frequency'.*did you mean 'frequencies'"):
@@ -297,8 +302,8 @@ def test_wrong_targets(tmp_path, photo):
         ("kodak/siren", 7137),
     ],
 )
-def test_kodak_recipes_have_the_published_sizes(name, count):
-    """7.36 k, 7.11 k, 7.40 k and 7.14 k in the paper's table."""
+def test_kodak_recipes_have_published_parameter_counts(name, count):
+    """The table of the paper has 7.36 k, 7.11 k, 7.40 k and 7.14 k parameters."""
     loaded = load_recipe(name)
     make = _generator_maker(loaded, Targets(("photo",), torch.zeros(1, 3, 2, 2), pictures=True))
     assert sum(p.numel() for p in make(0).parameters()) == count

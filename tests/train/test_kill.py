@@ -1,4 +1,4 @@
-"""Runs that die at any moment go on, and end where they would have."""
+"""Runs that are killed at any moment can be resumed and end with the same weights."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(600)
-def test_a_run_killed_twenty_times_ends_with_the_weights_of_one_left_alone(tmp_path):
+def test_run_killed_twenty_times_ends_with_same_weights(tmp_path):
     command = [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), "1", "20"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -21,7 +21,7 @@ def test_a_run_killed_twenty_times_ends_with_the_weights_of_one_left_alone(tmp_p
     runs = [path for path in tmp_path.iterdir() if path.name != "reference"]
     assert runs
     for run in runs:
-        assert _weights(run) == reference, f"{run.name} ended with other weights"
+        assert _weights(run) == reference, f"{run.name} has different weights"
         assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
         assert not list((run / "checkpoints").glob("*.part")) or len(list((run / "checkpoints").glob("*.ckpt"))) == 2
 

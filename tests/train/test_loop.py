@@ -1,4 +1,4 @@
-"""Training runs: what they leave, how they go on, and what stops them."""
+"""Training runs: their files, how they are resumed, and what stops them."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def same(ours, theirs):
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_run_leaves_everything(finished):
+def test_run_writes_all_files(finished):
     folder, results = finished
     records = folder.read_metrics()
     assert [record["epoch"] for record in records] == [1, 2, 3]
@@ -51,7 +51,7 @@ def test_a_run_leaves_everything(finished):
     assert {path.name for path in folder.plots.iterdir()} == {"curves.png", "sizes.png", "masks.png", "kernel.png"}
 
 
-def test_the_saved_network_is_the_one_that_was_tested(finished):
+def test_saved_network_is_the_tested_one(finished):
     folder, results = finished
     model = from_pretrained(folder.weights)
     splits = train.load_data(tiny_recipe())
@@ -59,7 +59,7 @@ def test_the_saved_network_is_the_one_that_was_tested(finished):
     assert train.evaluate(model, batches).accuracy == results["test_accuracy"]
 
 
-def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(finished, tmp_path):
+def test_weights_are_reproducible_and_depend_on_the_seed(finished, tmp_path):
     train.train(tiny_recipe(), tmp_path / "again")
     assert same(weights(tmp_path / "again"), weights(finished[0].path))
     train.train(tiny_recipe(seed=6), tmp_path / "other")
@@ -67,7 +67,7 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(finished
 
 
 class StopAt:
-    """Asks a trainer to stop after so many steps."""
+    """Calls `how` after a number of training steps."""
 
     def __init__(self, monkeypatch, steps, how):
         step = loop.Trainer._step
@@ -82,7 +82,7 @@ class StopAt:
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 17])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_goes_on_to_the_same_weights(finished, tmp_path, monkeypatch, steps, number):
+def test_resumed_run_ends_with_same_weights(finished, tmp_path, monkeypatch, steps, number):
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         StopAt(patch, steps, lambda: signal.raise_signal(number))
@@ -98,7 +98,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(finished, tmp_path, monk
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_run_goes_on_with_another_engine(tmp_path, monkeypatch):
+def test_resumes_with_another_engine(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted):
@@ -109,7 +109,7 @@ def test_a_run_goes_on_with_another_engine(tmp_path, monkeypatch):
     assert RunFolder(tmp_path).read_recipe().engine == "eager"
 
 
-def test_a_wish_that_arrives_twice_is_one(tmp_path, monkeypatch):
+def test_two_signals_in_quick_succession_count_as_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 3, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
         with pytest.raises(Interrupted):
@@ -117,8 +117,8 @@ def test_a_wish_that_arrives_twice_is_one(tmp_path, monkeypatch):
     assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-000000003.ckpt"
 
 
-def test_who_asks_again_does_not_wait(monkeypatch):
-    monkeypatch.setattr(stopping, "IMPATIENCE", -1.0)
+def test_second_signal_interrupts_at_once(monkeypatch):
+    monkeypatch.setattr(stopping, "REPEAT_SECONDS", -1.0)
     with stopping.stop_on_signal() as asked:
         signal.raise_signal(signal.SIGTERM)
         assert asked() == "SIGTERM"
@@ -126,7 +126,7 @@ def test_who_asks_again_does_not_wait(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path, monkeypatch):
+def test_resumes_from_checkpoint_before_a_damaged_one(finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
@@ -139,24 +139,24 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_pa
     monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
     results = train.resume(tmp_path)
     assert results["device"] == "another, 1 threads, then cpu, 1 threads"
-    assert any(new.name in text and "refused" in text for text in said)
+    assert any(new.name in text and "skipped" in text for text in said)
     assert any("resumed at step 8" in text for text in said)
     assert same(weights(tmp_path), weights(finished[0].path))
 
 
-def test_with_no_whole_checkpoint_a_run_does_not_silently_start_again(tmp_path, monkeypatch):
+def test_does_not_restart_if_all_checkpoints_are_damaged(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
             train.train(tiny_recipe(), tmp_path)
     for path in checkpoints(tmp_path / "checkpoints"):
         path.write_bytes(b"?")
-    with pytest.raises(CheckpointError, match=r"no checkpoint.*is whole.*step-000000003"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint.*intact.*step-000000003"):
         train.resume(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [30, -2])
-def test_half_a_line_in_a_log_does_not_keep_a_run_from_its_end(finished, tmp_path, monkeypatch, kept):
+def test_resumes_with_an_incomplete_line_in_a_log(finished, tmp_path, monkeypatch, kept):
     with monkeypatch.context() as patch:
         StopAt(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
@@ -169,17 +169,17 @@ def test_half_a_line_in_a_log_does_not_keep_a_run_from_its_end(finished, tmp_pat
     assert [record["epoch"] for record in folder.read_metrics()] == [2, 3]
 
 
-def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path, monkeypatch):
+def test_rejects_checkpoint_of_another_network(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         StopAt(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
             train.train(tiny_recipe(), tmp_path)
     RunFolder(tmp_path).write_recipe(tiny_recipe(model={"name": "flexnet3", "widths": [4]}))
-    with pytest.raises(CheckpointError, match=r"^.*of another network than recipe\.yaml describes, flexnet3.*$"):
+    with pytest.raises(CheckpointError, match=r"^.*checkpoints does not fit.*flexnet3.*$"):
         train.resume(tmp_path)
 
 
-def test_a_damaged_recipe_or_result_is_named(tmp_path):
+def test_rejects_damaged_recipe_or_results(tmp_path):
     folder = RunFolder(tmp_path)
     for content in (b"a: [", b"", b"\xff", b"kind: classify"):
         (tmp_path / "recipe.yaml").write_bytes(content)
@@ -190,7 +190,7 @@ def test_a_damaged_recipe_or_result_is_named(tmp_path):
         folder.read_results()
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path, monkeypatch):
+def test_stops_at_the_step_whose_loss_is_not_finite(tmp_path, monkeypatch):
     cross_entropy, calls = loop.F.cross_entropy, []
 
     def sometimes(*args, **kwargs):
@@ -206,7 +206,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path, mon
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_loss_adds_up_what_a_run_reports(smoothing, compiled):
+def test_loss_updates_the_reported_sums(smoothing, compiled):
     torch.manual_seed(0)
     logits, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 1, 2, 3, 0, 1])
     sums = torch.tensor([1.5, 2.0, -1.0], dtype=torch.float64)
@@ -221,34 +221,34 @@ def test_the_loss_adds_up_what_a_run_reports(smoothing, compiled):
     torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], torch.autograd.grad(losses.sum() / 2, logits)[0])
     right = (logits.argmax(1) == labels).sum().item()
     assert sums.tolist() == pytest.approx([1.5 + losses.sum().item(), 2 + right, -1])
-    for number in (7, 8):  # the first bad step is the one to name
+    for number in (7, 8):  # the first bad step is reported
         function(logits, labels, smoothing, 0.5, penalty * math.inf, sums, step.fill_(number))
     assert sums[2] == 7
 
 
-def test_two_runs_in_one_folder_are_refused(tmp_path):
+def test_rejects_second_process_in_a_folder(tmp_path):
     folder = RunFolder(tmp_path)
     with folder.locked(), pytest.raises(RunError, match="another process is training"):
         train.train(tiny_recipe(), tmp_path)
 
 
-def test_a_folder_with_a_run_is_not_overwritten(finished):
-    with pytest.raises(RunError, match="already holds a run"):
+def test_does_not_overwrite_a_run(finished):
+    with pytest.raises(RunError, match="already contains a run"):
         train.train(tiny_recipe(), finished[0].path)
 
 
-def test_a_finished_run_is_left_alone(finished):
+def test_resuming_a_finished_run_changes_nothing(finished):
     before = weights(finished[0].path)
     assert train.resume(finished[0].path)["test_accuracy"] == finished[1]["test_accuracy"]
     assert same(weights(finished[0].path), before)
 
 
-def test_what_is_no_run_cannot_be_resumed(tmp_path):
-    with pytest.raises(RunError, match="is no run"):
+def test_rejects_resuming_a_folder_without_run(tmp_path):
+    with pytest.raises(RunError, match="not a run folder"):
         train.resume(tmp_path)
 
 
-def test_training_works_in_a_thread(tmp_path):
+def test_trains_in_a_thread(tmp_path):
     done = []
     thread = threading.Thread(target=lambda: done.append(train.train(tiny_recipe(epochs=1), tmp_path)))
     thread.start()
@@ -259,14 +259,14 @@ def test_training_works_in_a_thread(tmp_path):
 @pytest.mark.parametrize(
     "change", [{"precision": "bf16"}, {"optim": {"clip": 0.1, "weight_decay": 0.1}}, {"deterministic": True}]
 )
-def test_other_settings_train_too(tmp_path, change):
+def test_trains_with_other_settings(tmp_path, change):
     results = train.train(tiny_recipe(epochs=2, **change), tmp_path)
     records = RunFolder(tmp_path).read_metrics()
     assert records[1]["train_loss"] < records[0]["train_loss"]
     assert results["selected"] == "validation"
 
 
-def test_a_network_trained_in_bf16_is_tested_in_float32(tmp_path):
+def test_network_trained_in_bf16_is_tested_in_float32(tmp_path):
     results = train.train(tiny_recipe(epochs=1, precision="bf16"), tmp_path)
     model = from_pretrained(RunFolder(tmp_path).weights)
     batches = train.run.DeviceBatches(train.load_data(tiny_recipe()).test, 100)
@@ -278,7 +278,7 @@ def test_a_network_trained_in_bf16_is_tested_in_float32(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
-def test_tests_are_without_tf32_and_leave_it_as_it_was(finished, request, precision):
+def test_evaluates_without_tf32_and_restores_the_setting(finished, request, precision):
     backends = torch.backends.cudnn.conv, torch.backends.cuda.matmul
     for backend in backends:
         request.addfinalizer(partial(setattr, backend, "fp32_precision", backend.fp32_precision))
@@ -292,7 +292,7 @@ def test_tests_are_without_tf32_and_leave_it_as_it_was(finished, request, precis
     assert [backend.fp32_precision for backend in backends] == [precision] * 2
 
 
-def test_of_equal_epochs_that_of_the_lowest_loss_is_kept(tmp_path, monkeypatch):
+def test_selects_lowest_loss_among_equal_accuracies(tmp_path, monkeypatch):
     recipe = tiny_recipe(epochs=4)
     losses = iter([0.3, 0.1, 0.2, 0.1])
     monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Score(accuracy=0.5, loss=next(losses), count=10))
@@ -300,7 +300,7 @@ def test_of_equal_epochs_that_of_the_lowest_loss_is_kept(tmp_path, monkeypatch):
     assert results["best"] == {"epoch": 2, "accuracy": 0.5, "loss": 0.1}
 
 
-def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path, monkeypatch):
+def test_without_validation_keeps_last_epoch_and_tests_once(tmp_path, monkeypatch):
     seen = []
     for module, name in ((loop, "evaluate"), (train.run, "evaluate_exactly")):
         function = getattr(module, name)
@@ -310,7 +310,7 @@ def test_without_validation_the_last_epoch_counts_and_test_is_read_once(tmp_path
     assert len(seen) == 1
 
 
-def test_a_network_knows_how_it_is_fed(finished):
+def test_saved_network_knows_its_inputs(finished):
     data = train.load_data(tiny_recipe())
     model = from_pretrained(finished[0].weights)
     assert model.inputs.size == data.test.sample_shape[1:]
@@ -319,7 +319,7 @@ def test_a_network_knows_how_it_is_fed(finished):
     torch.testing.assert_close(model.inputs(data.test.inputs[:20]), inputs)
 
 
-def test_a_network_that_is_refused_leaves_no_folder(tmp_path):
+def test_invalid_network_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match=r"widths\[0\] must be at least 1; got -4"):
         train.train(tiny_recipe(model={"name": "flexnet3", "widths": [-4]}), tmp_path / "run")
     for size in ({"num_classes": 3}, {"in_channels": 2}):
@@ -330,12 +330,12 @@ def test_a_network_that_is_refused_leaves_no_folder(tmp_path):
     ):
         train.train(tiny_recipe(model={"name": "flextcn2"}), tmp_path / "run")
     sines = {"name": "flexnet3", "widths": [4], "generator": "siren"}
-    with pytest.raises(ValueError, match="SIREN"):  # whose spectrum has no formula
+    with pytest.raises(ValueError, match="SIREN"):  # there is no formula for its spectrum
         train.train(tiny_recipe(model=sines), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
+def test_cross_resolution_resumes_between_its_two_runs(tmp_path):
     recipe = train.build_recipe(
         {
             "kind": "cross-resolution",
@@ -355,13 +355,13 @@ def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
     target = from_pretrained(tmp_path / "run" / "target" / "weights")
     assert target.stem.kernel_size == (17, 17)
     assert RunFolder(tmp_path / "run" / "target").read_recipe().data.resolution == 16
-    # killed after the source: goes on with the target
+    # killed after the source stage: continues with the target stage
     (tmp_path / "run" / "results.json").unlink()
     (tmp_path / "run" / "target" / "results.json").unlink()
     again = train.resume(tmp_path / "run")
     assert again["source"]["test_accuracy"] == results["source"]["test_accuracy"]
     assert again["target"]["test_accuracy"] == results["target"]["test_accuracy"]
-    # the source is known by its weights alone, as in a repository, and is not trained again
+    # only the weights of the source stage are left, as in a repository: it is not trained again
     (tmp_path / "run" / "results.json").unlink()
     shutil.rmtree(tmp_path / "run" / "source" / "checkpoints")
     epochs = (tmp_path / "run" / "source" / "metrics.jsonl").read_text()
@@ -370,7 +370,7 @@ def test_cross_resolution_is_two_runs_and_goes_on_between_them(tmp_path):
     assert not (tmp_path / "run" / "source" / "checkpoints").exists()
 
 
-def test_cross_resolution_without_batch_norm_measures_none(tmp_path):
+def test_cross_resolution_without_batch_norm_does_not_recalibrate(tmp_path):
     recipe = train.build_recipe(
         {
             "kind": "cross-resolution",

@@ -1,4 +1,4 @@
-"""Training that begins with a trained network."""
+"""Training that starts from a trained network."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def odd_and_even(tmp_path):
     return {"name": "npz", "options": {"path": str(tmp_path / "parity.npz")}, "resolution": 16}
 
 
-def test_with_the_same_classes_it_is_the_network():
+def test_loads_network_unchanged_for_same_classes():
     recipe = digits()
     model, trained = build_model(recipe, load_data(recipe)), from_pretrained(NAME)
     for name, tensor in trained.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
 
 
-def test_with_other_classes_only_the_last_layer_is_new(odd_and_even):
+def test_replaces_only_the_last_layer_for_other_classes(odd_and_even):
     recipe = recipe_for(odd_and_even)
     model, again = (build_model(recipe, load_data(recipe)) for _ in range(2))
     assert model.num_classes == 2
@@ -49,7 +49,7 @@ def test_with_other_classes_only_the_last_layer_is_new(odd_and_even):
             assert torch.equal(model.state_dict()[name], tensor), name
 
 
-def test_classes_without_names_are_the_same_where_they_are_as_many(tmp_path):
+def test_compares_number_of_classes_without_names(tmp_path):
     recipe = digits()
     trained = from_pretrained(NAME)
     trained.inputs = None
@@ -60,10 +60,10 @@ def test_classes_without_names_are_the_same_where_they_are_as_many(tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp64", torch.float64), ("bf16", torch.float32)])
-def test_it_is_in_the_precision_of_the_recipe(precision, dtype, tmp_path):
+def test_network_has_the_precision_of_the_recipe(precision, dtype, tmp_path):
     trained = from_pretrained(NAME).double()
     with torch.no_grad():
-        trained.head.bias.add_(1e-9)  # which float32 does not hold
+        trained.head.bias.add_(1e-9)  # lost in float32
     save_pretrained(trained, tmp_path / "double")
     recipe = digits(model={"name": str(tmp_path / "double"), "pretrained": True}, precision=precision)
     model = build_model(recipe, load_data(recipe))
@@ -71,8 +71,8 @@ def test_it_is_in_the_precision_of_the_recipe(precision, dtype, tmp_path):
     assert torch.equal(model.head.bias.double(), trained.head.bias) == (dtype == torch.float64)
 
 
-def test_what_it_knows_helps(odd_and_even, tmp_path):
-    """An epoch at a small rate tells odd from even by features of digits, and hardly by new ones."""
+def test_pretrained_network_learns_faster(odd_and_even, tmp_path):
+    """One epoch at a low learning rate suffices with features of digits, and not with new ones."""
     settings = {"optim": {"lr": 0.001}, "schedule": {"name": "constant", "warmup_epochs": 0}, "batch_size": 32}
     fresh = {"name": "flexnet3", "widths": [8, 12, 16]}
     trained = train.train(recipe_for(odd_and_even, **settings), tmp_path / "trained", device="cpu", plots=False)
@@ -81,7 +81,7 @@ def test_what_it_knows_helps(odd_and_even, tmp_path):
     assert from_pretrained(tmp_path / "trained/weights").inputs.classes == ("even", "odd")
 
 
-def test_an_interrupted_run_goes_on(odd_and_even, tmp_path):
+def test_resumed_run_has_same_loss(odd_and_even, tmp_path):
     recipe = recipe_for(odd_and_even, batch_size=400, epochs=2, checkpoint_seconds=0.0)
     whole = train.train(recipe, tmp_path / "whole", device="cpu", plots=False)
     train.train(recipe, tmp_path / "cut", device="cpu", plots=False)
@@ -95,26 +95,26 @@ def test_an_interrupted_run_goes_on(odd_and_even, tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"name": NAME}, "flexnet3-digits is a trained model: to go on with it, set model.pretrained to true"),
+        ({"name": NAME}, "flexnet3-digits is a trained model.*set model.pretrained to true"),
         ({"name": "flexnet3", "pretrained": True}, "flexnet3 is an architecture.*set model.pretrained to false"),
         ({"name": "flexnet3-digit", "pretrained": True}, "flexnet3-digit'.*did you mean 'flexnet3-digits'"),
         (
             {"name": "flexnet7-cifar10", "pretrained": True},
-            "flexnet7-cifar10 is for images with in_channels 3; digits has images with 1",
+            "flexnet7-cifar10 expects images with in_channels 3; digits has images with 1",
         ),
         (
             {"name": "flextcn6-smnist", "pretrained": True},
-            "flextcn6-smnist is for series with in_channels 1; digits has images with 1",
+            "flextcn6-smnist expects series with in_channels 1; digits has images with 1",
         ),
     ],
 )
-def test_networks_that_do_not_fit(model, message):
+def test_rejects_networks_that_do_not_fit_the_data(model, message):
     recipe = digits(model=model)
     with pytest.raises(ValueError, match=message):
         build_model(recipe, load_data(recipe))
 
 
-def test_folders_that_are_not_named_as_they_should_be(tmp_path):
+def test_rejects_wrong_folders(tmp_path):
     save_pretrained(from_pretrained(NAME), tmp_path / "run/weights")
     recipe = digits(model={"name": str(tmp_path / "run/weights")})
     with pytest.raises(ValueError, match=r"run/weights is a trained model: .* set model\.pretrained to true"):
@@ -124,27 +124,27 @@ def test_folders_that_are_not_named_as_they_should_be(tmp_path):
         build_model(recipe, load_data(recipe))
 
 
-def test_a_folder_with_the_name_of_an_architecture_is_not_meant(tmp_path, monkeypatch):
+def test_architecture_name_takes_precedence_over_folder(tmp_path, monkeypatch):
     (tmp_path / "flexnet3").mkdir()
     monkeypatch.chdir(tmp_path)
     recipe = digits(model={"name": "flexnet3", "widths": [4]})
     assert build_model(recipe, load_data(recipe)).config["widths"] == [4]
 
 
-def test_images_of_another_size_are_noticed():
+def test_warns_about_images_of_another_size():
     recipe = recipe_for({"name": "digits", "resolution": 12})
-    with pytest.warns(UserWarning, match="trained on 16×16 images and goes on with 12×12: kernels stay as wide"):
+    with pytest.warns(UserWarning, match=r"16×16 images.*12×12.*kernels keep their size"):
         build_model(recipe, load_data(recipe))
 
 
-def test_recipes_that_say_both():
-    with pytest.raises(ValueError, match=r"a trained model is as it was made: leave out model.widths, model.dropout"):
+def test_rejects_options_of_a_pretrained_model():
+    with pytest.raises(ValueError, match=r"trained model.*leave out model.widths, model.dropout"):
         digits(model={"name": NAME, "pretrained": True, "widths": [3], "dropout": 0.0})
-    with pytest.raises(ValueError, match=r"model.pretrained must be false: a fit begins with new generators"):
+    with pytest.raises(ValueError, match=r"model.pretrained must be false.*fit"):
         load_recipe("kodak/quick", ["model.name=siren", "model.pretrained=true"])
 
 
-def test_another_name_on_the_command_line_is_another_model():
+def test_overriding_model_name_drops_its_options():
     recipe = load_recipe("digits", ["model.name=flexnet3-digits", "model.pretrained=true"])
     assert recipe.model == train.ModelRecipe(name=NAME, pretrained=True)
     assert build_recipe(reading.plain(recipe)) == recipe

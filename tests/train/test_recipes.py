@@ -58,7 +58,7 @@ def count(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_understood(name):
+def test_recipe_is_valid(name):
     recipe = load_recipe(name)
     assert recipe.about, "says what it is about"
     assert build_recipe(plain(recipe)) == recipe
@@ -80,7 +80,7 @@ def test_a_recipe_is_understood(name):
 
 
 @pytest.mark.parametrize("name", ["cross-resolution-cifar10", "cross-resolution-cifar10/f-flexconv-20-34"])
-def test_a_cross_resolution_recipe_runs(name):
+def test_cross_resolution_recipe_runs(name):
     recipe = load_recipe(name)
     model = model_of(recipe, widths=[4])
     assert alias_penalty(model, **plain(recipe)["alias"]) > 0
@@ -89,7 +89,7 @@ def test_a_cross_resolution_recipe_runs(name):
     assert larger.stem.kernel_size == (recipe.target + 1, recipe.target + 1)
 
 
-def test_what_is_penalised_in_cross_resolution_recipes():
+def test_penalties_of_cross_resolution_recipes():
     told = {"": "authors", "/exact": "exact", "/exact-mask": "exact, mask", "/exact-summed": "exact, summed"}
     for variant, expected in told.items():
         recipe = load_recipe(f"cross-resolution-cifar10{variant}")
@@ -101,7 +101,7 @@ def test_what_is_penalised_in_cross_resolution_recipes():
     assert (imagenet.alias.formula, imagenet.crop) == ("authors", "taper")
 
 
-def test_every_pair_of_figure_5_is_there():
+def test_all_pairs_of_figure_5_exist():
     pairs = {(s, t) for s in (16, 20) for t in (28, 30, 32, 34, 36)}
     for penalty, mask in (("f-magnet", False), ("f-flexconv", True)):
         found = [load_recipe(name) for name in NAMES if re.fullmatch(rf"cross-.*10/{penalty}(-\d+-\d+)?", name)]
@@ -139,7 +139,7 @@ def test_every_pair_of_figure_5_is_there():
         ("flextcn-speech-commands-raw/cktcn-fourier", "cktcn2_fourier_sc_raw_1ch"),
     ],
 )
-def test_networks_have_the_published_size(name, row):
+def test_networks_have_published_parameter_counts(name, row):
     assert count(name) == COUNTS[row]
 
 
@@ -163,7 +163,7 @@ def test_networks_have_the_published_size(name, row):
         ("flextcn-character-trajectories", 300, 32, 0.001, 1e-5),
     ],
 )
-def test_the_published_settings(name, epochs, batch_size, lr, kernel_norm):
+def test_recipes_have_published_settings(name, epochs, batch_size, lr, kernel_norm):
     recipe = load_recipe(name)
     assert (recipe.epochs, recipe.batch_size, recipe.optim.lr) == (epochs, batch_size, lr)
     assert recipe.optim.kernel_norm == kernel_norm
@@ -200,7 +200,7 @@ def test_former_settings_are_variants(data, name):
     assert recipe.optim.kernel_norm == (0 if data == "npcifar10" else 1e-5)
 
 
-def test_only_the_authors_look_at_the_test_set():
+def test_only_authors_variants_select_on_the_test_set():
     papers = [name for name in NAMES if getattr(load_recipe(name), "data", None) is not None]
     papers = [name for name in papers if load_recipe(name).data.protocol == "paper"]
     assert papers
@@ -211,21 +211,21 @@ def test_only_the_authors_look_at_the_test_set():
     ("variant", "steps"),
     [("", 4549), ("/4-blocks", 3033), ("/2-blocks", 1517), ("/small-masks", 961), ("/2-blocks-small-masks", 321)],
 )
-def test_how_far_back_a_fresh_network_sees(variant, steps):
+def test_initial_receptive_field(variant, steps):
     """The picture of npCIFAR10 comes 968 steps before the end."""
     model = load_recipe(f"flextcn-npcifar10{variant}").model
     network = create_model(model.name, in_channels=96, num_classes=10, length=1000, **model.options)
     assert 1 + sum(layer.extent[0] - 1 for layer in network.modules() if isinstance(layer, FlexConvNd)) == steps
 
 
-def test_every_sequence_data_set_has_every_row():
+def test_every_sequence_data_set_has_all_rows():
     rows = {"authors", "2-blocks", "4-blocks", "siren", "fourier", "gabor", "ckcnn"}
     rows |= {f"cktcn-{generator}" for generator in ("magnet", "gabor", "fourier")}
     for path in RECIPES.glob("flextcn-*.yaml"):
         assert rows <= {name.partition("/")[2] for name in NAMES if name.startswith(f"{path.stem}/")}
 
 
-def test_files_are_few_and_say_nothing_twice():
+def test_files_have_a_description_and_short_lines():
     for path in RECIPES.glob("*.yaml"):
         assert re.search(r"^about: ", path.read_text("utf-8"), re.MULTILINE), path.name
         assert all(len(line) <= 130 for line in path.read_text("utf-8").splitlines()), path.name
@@ -240,7 +240,7 @@ def test_files_are_few_and_say_nothing_twice():
         ("mine.yaml/small", "runs/mine-small"),
     ],
 )
-def test_a_run_is_called_as_its_recipe(name, folder, tmp_path, monkeypatch):
+def test_default_folder_is_named_after_the_recipe(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert default_folder(name).as_posix() == folder
     Path(folder).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A recipe small enough to train in seconds, with everything in it that a resumed run has to get right."""
+"""A recipe that trains in seconds and contains everything that a resumed run must reproduce."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flexconv.train import Recipe, build_recipe
 
 
 def tiny_recipe(**changes: Any) -> Recipe:
-    """FlexNet of one block on the digits, with both dropouts, augmentation, warm-up, both penalties and selection."""
+    """Return a FlexNet with one block on the digits: both dropouts, augmentation, warm-up, penalties and selection."""
     tree = {
         "model": {
             "name": "flexnet3",

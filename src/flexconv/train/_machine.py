@@ -1,4 +1,4 @@
-"""What a run ran on."""
+"""The device and the versions that a run used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._version import __version__
 
 
 def machine(device: torch.device, *, processes: int = 1) -> dict[str, Any]:
-    """The name of the device and the versions at work."""
+    """Return the name of the device and the versions of Python, torch and flexconv."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else f"{device.type}, {torch.get_num_threads()} threads",
@@ -24,5 +24,5 @@ def machine(device: torch.device, *, processes: int = 1) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, in UTC."""
+    """Return the current time in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""The model of a recipe: a new one of the registry, or a trained one to go on with."""
+"""The model of a recipe: a new one of the registry, or a trained one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .recipe import ModelRecipe, Recipe
 
 
 def build_model(recipe: Recipe, data: DataSplits) -> Model:
-    """The model of a recipe, drawn with its seed; refused where data or penalties of the recipe do not fit it."""
+    """Build the model of a recipe with its seed. Raises an error if data or penalties of the recipe do not fit it."""
     torch.manual_seed(recipe.seed)
     if recipe.model.pretrained:
-        dtype = torch.float64 if recipe.precision == "fp64" else torch.float32  # whatever it was saved in
+        # it may have been saved in another precision
+        dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
         model = _trained_model(recipe.model.name, data).to(dtype)
     else:
         model = _new_model(recipe.model, data)
@@ -29,7 +30,7 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
 
 def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
     if settings.name not in list_models() and (settings.name in list_pretrained() or Path(settings.name).is_dir()):
-        raise ArgumentError(f"{settings.name} is a trained model: to go on with it, set model.pretrained to true")
+        raise ArgumentError(f"{settings.name} is a trained model: to train it further, set model.pretrained to true")
     options = {**data.model_arguments, **settings.options}
     model = create_model(settings.name, **options)
     if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
@@ -41,9 +42,9 @@ def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
 
 
 def _trained_model(name: str, data: DataSplits) -> Model:
-    """A trained model to go on with. Its last layer is new where the data have other classes than those it knows.
+    """Load a trained model. It gets a new last layer if the data have other classes than the model was trained on.
 
-    Of a model that does not name its classes, they are others where there are more or fewer.
+    If the model does not name its classes, only their number is compared.
     """
     if name in list_models() and not Path(name).is_dir():
         raise ArgumentError(f"{name} is an architecture, not a trained model: set model.pretrained to false")
@@ -53,15 +54,15 @@ def _trained_model(name: str, data: DataSplits) -> Model:
         kind = "series" if "length" in model.config else "images"
         here = "images" if data.image_size is not None else "series"
         raise ArgumentError(
-            f"{name} is for {kind} with in_channels {model.config['in_channels']}; {data.name} has {here} with "
+            f"{name} expects {kind} with in_channels {model.config['in_channels']}; {data.name} has {here} with "
             f"{data.in_channels}"
         )
     inputs, size = model.inputs, data.train.sample_shape[1:]
     if inputs is not None and not model.resampled and data.image_size is not None and size != inputs.size:
         before, now = ("×".join(map(str, each)) for each in (inputs.size, size))
         warnings.warn(
-            f"{name} was trained on {before} images and goes on with {now}: kernels stay as wide as they are, in "
-            "pixels (docs/own-data.md has ways to change either)",
+            f"{name} was trained on {before} images and is now trained on {now} ones: its kernels keep their size in "
+            "pixels (docs/own-data.md explains how to resize images or kernels)",
             stacklevel=2,
         )
     same = model.num_classes == data.num_classes if inputs is None else inputs.classes == data.class_names

@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a training run, in a small YAML file, checked before anything starts.
+"""Read recipes from YAML files.
 
     flexnet7-cifar10.yaml                                       names
         about: FlexNet-7 on CIFAR-10
@@ -9,9 +9,10 @@
           gabor: {model: {generator: gabor}}                    flexnet7-cifar10/gabor
           gabor-short: {base: gabor, epochs: 10}                flexnet7-cifar10/gabor-short
 
-A file may begin from another one (`base: NAME`, or a file beside it); a variant changes what it names and keeps the
-rest. A file with `abstract: true` is only there to begin from, and hands on its variants too. `key.inner=value` from a
-command line comes last. What comes out is a frozen dataclass; an unknown key is an error with the nearest name.
+A file can be based on another recipe (`base: NAME`, or a file in the same folder). A variant states only the keys that
+it changes. A file with `abstract: true` is only a base for other files, which also inherit its variants. Overrides
+`key.inner=value` from the command line are applied last. The result is a frozen dataclass. An unknown key is an error
+that suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
 
 
 def load_recipe(name: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> AnyRecipe:
-    """A recipe by name, such as "flexnet7-cifar10/gabor", or from a YAML file.
+    """Return a recipe by its name, such as "flexnet7-cifar10/gabor", or from a YAML file.
 
-    With changes `key.inner=value`, whose values are YAML, or {"key": {"inner": value}}, whose values are as they are.
+    Overrides are strings `key.inner=value`, whose values are parsed as YAML, or mappings {"key": {"inner": value}}.
     """
     tree = _tree(str(name))
     for override in overrides:
@@ -47,7 +48,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str | Mapping[str, Any]] =
 
 
 def build_recipe(tree: Mapping[str, Any]) -> AnyRecipe:
-    """A recipe from nested mappings, as YAML gives them; what `plain` makes of one leads back to it."""
+    """Build a recipe from nested mappings, as read from YAML. The inverse of `plain`."""
     tree = dict(tree)
     kind = tree.pop("kind", "classify")
     if not isinstance(kind, str) or kind not in KINDS:
@@ -56,7 +57,7 @@ def build_recipe(tree: Mapping[str, Any]) -> AnyRecipe:
 
 
 def plain(recipe: AnyRecipe) -> dict[str, Any]:
-    """The recipe as nested dictionaries of numbers, text and lists, with every default written out."""
+    """Convert a recipe to nested dictionaries of numbers, strings and lists that state every default."""
     kind = next(name for name, cls in KINDS.items() if type(recipe) is cls)
     tree = _lists(dataclasses.asdict(recipe))
     if "model" in tree:
@@ -67,14 +68,14 @@ def plain(recipe: AnyRecipe) -> dict[str, Any]:
 
 
 def _lists(value: Any) -> Any:
-    """`value` with lists in place of tuples, which YAML does not have."""
+    """Replace tuples by lists, because YAML has no tuples."""
     if isinstance(value, Mapping):
         return {key: _lists(inner) for key, inner in value.items()}
     return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 def list_recipes() -> dict[str, str]:
-    """Every recipe that comes with the package: name → what it is about."""
+    """Return the recipes of the package: a description by name."""
     names: list[str] = []
     for path in sorted(RECIPES.glob("*.yaml")):
         content, _ = _file(path.stem)
@@ -83,14 +84,14 @@ def list_recipes() -> dict[str, str]:
     return {name: _tree(name).get("about", "") for name in names}
 
 
-_BELONGS_TO = {"options": "name", "generator_options": "generator"}  # of a data set, of a generator
+_BELONGS_TO = {"options": "name", "generator_options": "generator"}  # options of a data set, of a generator
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the entries of `changes` in place of its own, mappings merged key by key.
+    """Return `base` updated with `changes`. Nested mappings are merged key by key.
 
-    What is changed for another one leaves its options behind: the model, the generator, the data set. Whether the model
-    is a trained one is no such option.
+    If `changes` name another model, generator or data set, the options of the old one are dropped, except for
+    `model.pretrained`.
     """
     result = dict(base)
     for options, owner in _BELONGS_TO.items():
@@ -109,19 +110,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _tree(name: str) -> dict[str, Any]:
-    """The merged mapping of a recipe: bases first, then the file, then the variant."""
+    """Return the merged mapping of a recipe: first the bases, then the file, then the variant."""
     content, variant = _file(name)
     tree = {key: value for key, value in content.items() if key not in ("variants", "abstract")}
     return _apply_variant(tree, content["variants"], variant, _without(name, variant)) if variant else tree
 
 
 def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
-    """The mapping of the file of a recipe on top of its base's, and which variant the name asks for.
+    """Return the mapping of a recipe file, merged with its base, and the variant that the name asks for.
 
-    `above` are the recipes that begin from this one.
+    `above` lists the recipes that are based on this one.
     """
     if name in above:
-        raise ArgumentError(f"recipes cannot begin from each other: {' → '.join((*above, name))}")
+        raise ArgumentError(f"recipes cannot be based on each other: {' → '.join((*above, name))}")
     path, variant = _locate(name)
     content = _read(path)
     content["variants"] = _mapping(content.get("variants"), f"variants of {path.name}")
@@ -129,7 +130,7 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
         return content, variant
     base_name = content.pop("base")
     if not isinstance(base_name, str):
-        raise ArgumentTypeError(f"base of {path.name} must name a recipe; got {base_name!r}")
+        raise ArgumentTypeError(f"base of {path.name} must be the name of a recipe; got {base_name!r}")
     if _FILE.fullmatch(base_name):
         base_name = str(path.parent / base_name)
     base, base_variant = _file(base_name, (*above, name))
@@ -142,7 +143,7 @@ def _file(name: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
 
 
 def _locate(name: str) -> tuple[Path, str]:
-    """The file of a recipe, and the variant: "NAME/VARIANT", or "FILE.yaml/VARIANT"."""
+    """Return the file and the variant of a name "NAME/VARIANT" or "FILE.yaml/VARIANT"."""
     own = _FILE.fullmatch(name)
     stem, _, variant = (own["file"], "/", own["variant"] or "") if own else name.partition("/")
     path = Path(stem) if own else RECIPES / f"{stem}.yaml"
@@ -153,7 +154,7 @@ def _locate(name: str) -> tuple[Path, str]:
     if not path.is_file():
         near = difflib.get_close_matches(name, list_recipes(), n=1)
         hint = f": did you mean {near[0]!r}?" if near else "."
-        raise ArgumentError(f"unknown recipe {name!r}{hint} list_recipes() (flexconv recipes) has all of them")
+        raise ArgumentError(f"unknown recipe {name!r}{hint} list_recipes() (flexconv recipes) lists all recipes")
     return path, variant
 
 
@@ -163,7 +164,7 @@ def _apply_variant(
     if name not in variants:
         unknown_name(f"variant of recipe {recipe!r}", name, variants)
     if name in above:
-        raise ArgumentError(f"variants cannot begin from each other: {' → '.join((*above, name))}")
+        raise ArgumentError(f"variants cannot be based on each other: {' → '.join((*above, name))}")
     changes = _mapping(variants[name], f"variant {name!r} of recipe {recipe!r}")
     if "base" in changes:
         tree = _apply_variant(tree, variants, changes.pop("base"), recipe, (*above, name))
@@ -171,7 +172,7 @@ def _apply_variant(
 
 
 def _mapping(value: object, what: str) -> dict[str, Any]:
-    """A copy of a mapping, or of nothing."""
+    """Return a copy of a mapping; None is an empty one."""
     if not isinstance(value, Mapping | None):
         raise ArgumentTypeError(f"{what} must be a mapping; got {value!r}")
     return dict(value or {})
@@ -185,7 +186,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path.name} is not text in UTF-8: {error}") from error
+        raise ArgumentError(f"{path.name} is not UTF-8 text: {error}") from error
     content = _parse(text, path.name)
     if not isinstance(content, dict):
         raise ArgumentError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
@@ -194,7 +195,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=128)
 def _parse(text: str, what: str) -> Any:
-    """Read YAML. The result is cached, as it is slow and bases are read again and again: do not change it in place."""
+    """Parse YAML. Cached, because parsing is slow and bases are read often: do not modify the result."""
     try:
         return import_yaml().safe_load(text)
     except (import_yaml().YAMLError, ValueError, AttributeError) as error:  # the last two: a date in month 13
@@ -205,11 +206,9 @@ def parse_override(text: str) -> dict[str, Any]:
     """`optim.lr=0.1` → {"optim": {"lr": 0.1}}; the value is YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ArgumentError(f"a change to a recipe is written key=value, as in optim.lr=0.001; got {text!r}")
+        raise ArgumentError(f"an override must have the form key=value, for example optim.lr=0.001; got {text!r}")
     leaf = _parse(value, f"the value in {text!r}")
-    if isinstance(leaf, str):
-        with contextlib.suppress(ValueError):  # YAML reads 1e-3 as text
-            leaf = float(leaf)
+    leaf = _number(leaf)
     *outer, last = key.strip().split(".")
     tree: dict[str, Any] = {last: leaf}
     for part in reversed(outer):
@@ -237,9 +236,9 @@ def import_yaml() -> types.ModuleType:
 
 def _build(cls: type, tree: object, path: str) -> Any:
     if not isinstance(tree, Mapping):
-        instead = f", as in {{name: {tree}}}" if path in ("model", "data") and isinstance(tree, str) else ""
+        instead = f", for example {{name: {tree}}}" if path in ("model", "data") and isinstance(tree, str) else ""
         raise ArgumentTypeError(f"{path or 'a recipe'} must be a mapping of keys to values{instead}; got {tree!r}")
-    if cls is ModelRecipe:  # everything but these is an option of the model, which the registry knows
+    if cls is ModelRecipe:  # all other keys are options of the model, which the registry validates
         own = {key: value for key, value in tree.items() if key in ("name", "pretrained")}
         options = _mapping(tree.get("options"), f"{path}.options")
         options |= {key: value for key, value in tree.items() if key not in (*own, "options")}
@@ -247,30 +246,32 @@ def _build(cls: type, tree: object, path: str) -> Any:
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key, value in tree.items():
+        name = f"{path}.{key}" if path else str(key)
         if key in RETIRED.get(path, {}):
-            _check_retired(path, key, value)
+            _check_retired(name, value, RETIRED[path][key])
             continue
         if key not in fields:
-            own = " (what the data set takes is under data.options)" if cls is DataRecipe else ""
+            own = " (options of the data set belong under data.options)" if cls is DataRecipe else ""
             unknown_name(f"key of {path or 'the recipe'}{own}", key, fields)
-        values[key] = _convert(hints[key], value, f"{path}.{key}" if path else str(key))
+        values[key] = _convert(hints[key], value, name)
     missing = [
         name
         for name, f in fields.items()
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ArgumentError(f"{path or 'the recipe'} lacks {', '.join(map(repr, missing))}")
+        raise ArgumentError(f"{path or 'the recipe'} needs {', '.join(map(repr, missing))}")
     return cls(**values)
 
 
-def _check_retired(path: str, key: str, value: object) -> None:
-    if (fixed := RETIRED[path][key]) not in (value, _number(value)):
-        raise ArgumentError(f"{path}.{key} can no longer be changed from {fixed}; got {value!r}: leave it out")
+def _check_retired(name: str, value: object, fixed: object) -> None:
+    """Raise an error for a retired key, unless it has the value that applies anyway."""
+    if fixed not in (value, _number(value)):
+        raise ArgumentError(f"{name} can no longer be changed from {fixed}; got {value!r}: leave it out")
 
 
 def _number(value: object) -> object:
-    """Text that is a number as that number, such as 1e-3, which YAML reads as text."""
+    """Convert a string to a number if possible: YAML reads 1e-3 as a string."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -278,7 +279,7 @@ def _number(value: object) -> object:
 
 
 def _convert(hint: Any, value: object, path: str) -> Any:
-    """`value` as the type that a field declares."""
+    """Convert `value` to the type that a field declares."""
     if typing.get_origin(hint) is types.UnionType:
         options = typing.get_args(hint)
         if value is None and type(None) in options:

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there.
+"""Checkpoints that survive a crash at any time.
 
-A checkpoint is written beside the old one, flushed to the disk and renamed, so that a process that dies anywhere leaves
-at least one that is whole. It begins with the SHA-256 of the rest: one that was cut short or changed is refused by its
-name. The last two are kept.
+A checkpoint is written to a temporary file, flushed to disk and renamed, so a process that dies at any point leaves at
+least one intact checkpoint. The file begins with the SHA-256 of its content, so a truncated or changed checkpoint is
+detected. The last two checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KEEP = 2
 
 
 class CheckpointError(UsageError):
-    """A checkpoint that cannot be written, or one that cannot be trusted."""
+    """A checkpoint cannot be written, is damaged, or does not fit the run."""
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write `state` (tensors, numbers, text, lists, dicts) as the checkpoint of `step`; drop those before last."""
+    """Write `state` (tensors, numbers, strings, lists, dicts) as the checkpoint of `step`. Keeps the last two."""
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -48,7 +48,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
         partial.unlink(missing_ok=True)
         why = "no space left on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         kept = checkpoints(folder)
-        rest = f"the last one, {kept[-1].name}, is untouched" if kept else "there is none before it"
+        rest = f"the last one, {kept[-1].name}, is intact" if kept else "there is no earlier one"
         raise CheckpointError(f"cannot write checkpoint {path}: {why}; {rest}") from error
     for old in checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -56,18 +56,18 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state in one file, on the CPU. Nothing in it is executed."""
+    """Load the state from a file to the CPU. Code in the file is not executed."""
     content = path.read_bytes()
     start = len(MAGIC) + hashlib.sha256().digest_size
     if not content.startswith(MAGIC):
-        raise CheckpointError(f"{path} is no checkpoint of this version of flexconv, or its beginning is damaged")
+        raise CheckpointError(f"{path} is not a checkpoint of this version of flexconv, or its beginning is damaged")
     if hashlib.sha256(content[start:]).digest() != content[len(MAGIC) : start]:
-        raise CheckpointError(f"{path} is damaged: its content does not match its checksum ({len(content)} bytes)")
+        raise CheckpointError(f"{path} is damaged: its content ({len(content)} bytes) does not match its checksum")
     return torch.load(io.BytesIO(content[start:]), map_location="cpu", weights_only=True)
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest state that is whole (None where there is none), and what is wrong with the newer ones."""
+    """Load the newest intact state, or None, and return what is wrong with the newer ones."""
     problems: list[str] = []
     for path in reversed(checkpoints(folder)):
         try:
@@ -78,22 +78,22 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """What a run goes on from, None where it has not saved anything; `say` hears of checkpoints that are damaged."""
+    """Load the newest intact state, or None if there is no checkpoint. Reports damaged checkpoints through `say`."""
     state, problems = load_latest(folder)
     for problem in problems:
-        say(f"[yellow]refused:[/] {escape(problem)}")
+        say(f"[yellow]skipped:[/] {escape(problem)}")
     if state is None and problems:
-        raise CheckpointError(f"no checkpoint in {folder} is whole: {'; '.join(problems)}")
+        raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(problems)}")
     return state
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """Return the checkpoint files of a run, oldest first."""
     return sorted(folder.glob("step-*.ckpt"))
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system lets folders be flushed."""
+    """Flush a folder, so that a rename survives a power failure. Not all systems support this."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

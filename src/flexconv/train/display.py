@@ -1,6 +1,6 @@
-"""What a run shows while it goes on: a bar with loss, accuracy, sizes and time left, and a line per epoch.
+"""The progress of a run: a bar with loss, accuracy, kernel sizes and time left, and a line per epoch.
 
-Where there is no terminal, as in the log of a cluster, an epoch of more than a minute has a line for every minute.
+Without a terminal, for example in the log of a cluster, a line is printed every minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS_WITHOUT_A_LINE = 60.0
 
 
 class Display:
-    """Progress on a terminal; plain lines where there is none. `console=None` shows nothing."""
+    """Shows a progress bar on a terminal and plain lines elsewhere. With `console=None` it shows nothing."""
 
     def __init__(self, console: Console | None, *, epochs: int, steps_per_epoch: int) -> None:
         self.console, self.epochs, self.steps_per_epoch = console, epochs, steps_per_epoch
@@ -40,12 +40,13 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
+        """Print a line."""
         if self.console is not None:
             self.console.print(text, highlight=False)
             self._said_at = time.monotonic()
 
     def step(self, step: int, *, loss: float, accuracy: float, sizes: Mapping[str, Sequence[int]]) -> None:
-        """Move the bar, or say now and then how far it is."""
+        """Update the bar, or print a line if the last one was a minute ago."""
         text = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {short_sizes(sizes)}"
         epoch = max(step - 1, 0) // self.steps_per_epoch + 1
         if self._bar is not None:
@@ -55,7 +56,7 @@ class Display:
             self.say(f"epoch {epoch:>3}/{self.epochs}, batch {done} of {self.steps_per_epoch}  {text}")
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """A line for what an epoch brought."""
+        """Print the results of an epoch."""
         text = f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['train_loss']:.4f}"
         text += f"  train {100 * record['train_accuracy']:.2f} %"
         if "validation_accuracy" in record:
@@ -64,7 +65,7 @@ class Display:
 
 
 def short_sizes(sizes: Mapping[str, Sequence[int]], most: int = 8) -> str:
-    """Learned sizes in one line: 5×5 7×7 …"""
+    """Return kernel sizes in one line: 5×5 7×7 …"""
     texts = ["×".join(map(str, size)) for size in sizes.values()]
     if len(texts) > most:
         texts = [*texts[: most // 2], "…", *texts[-(most // 2) :]]

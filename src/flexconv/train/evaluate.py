@@ -1,4 +1,4 @@
-"""How good a model is on a part of a data set."""
+"""Loss and accuracy of a model on a part of a data set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..data import Batch, DeviceBatches
 class Score:
     """Mean cross-entropy and accuracy over `count` samples.
 
-    `top5_accuracy` is the share of samples whose class is among the five largest logits. It is None if the network has
-    no more than five classes.
+    `top5_accuracy` is the fraction of samples whose class is among the five largest logits. It is None if the network
+    has no more than five classes.
     """
 
     loss: float
@@ -26,7 +26,7 @@ class Score:
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Logits [batch, classes], in float32 at least; padded series come with their lengths."""
+    """Return logits [batch, classes] in at least float32. Padded series are passed with their lengths."""
     inputs, _, lengths = batch
     logits = model(inputs) if lengths is None else model(inputs, lengths)
     return logits.float() if logits.itemsize < 4 else logits
@@ -34,7 +34,7 @@ def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
-    """Score a model in eval mode; its own mode comes back. With several processes each counts its share."""
+    """Score a model in eval mode, then restore its mode. The result covers the samples of all processes."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     many_classes = False
@@ -63,8 +63,8 @@ def evaluate(model: nn.Module, batches: DeviceBatches) -> Score:
 def evaluate_exactly(model: nn.Module, batches: DeviceBatches) -> Score:
     """Score a model in the precision of its parameters, without autocast and TF32.
 
-    Then all devices come to the same number, to float32 rounding. Accuracies in bf16 differ from it by up to five of
-    ten thousand samples (`first_test` in results/runs).
+    The result is then the same on all devices up to float32 rounding. Accuracies in bf16 differ from it by up to five
+    of ten thousand samples (`first_test` in results/runs).
     """
     backends = torch.backends.cudnn.conv, torch.backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
     before = [backend.fp32_precision for backend in backends]

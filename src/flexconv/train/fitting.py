@@ -1,12 +1,12 @@
-"""Fitting: how well a generator can draw a given kernel or picture, as a function on [−1, 1]².
+"""Fit generators to kernels or images, as functions on [−1, 1]².
 
-Every target gets a generator of its own. Those of a group are trained side by side (`fit_group.py`).
+Every target has its own generator. The generators of a group are fitted at once (`fit_group.py`). The folder of a fit:
 
-recipe.yaml         the whole recipe, defaults written out
-metrics.jsonl       a line per target and recorded step
-reconstructions/    what the generators draw in the end, as PNG
-checkpoints/        of fits that take longer than a minute: the last two, for `flexconv fit --resume`
-results.json        errors of all targets and their mean; written last
+recipe.yaml         the recipe with every default stated
+metrics.jsonl       a record per target and recorded step
+reconstructions/    the final outputs of the generators, as PNG
+checkpoints/        the last two checkpoints, one per minute, for `flexconv fit --resume`
+results.json        the errors of all targets and their mean; written last
 """
 
 from __future__ import annotations
@@ -38,34 +38,33 @@ from .recipe import FitRecipe
 from .stopping import Interrupted, stop_on_signal
 from .targets import Targets, load_targets
 
-POINTS_AT_ONCE = 1 << 21  # of a group of targets: enough to keep a GPU busy
+POINTS_AT_ONCE = 1 << 21  # in a group of targets: enough to keep a GPU busy
 CHECKPOINT_SECONDS = 60.0
 
 
 def fit(
     recipe: FitRecipe, out: str | os.PathLike[str], *, device: str = "auto", console: Console | None = None
 ) -> dict[str, Any]:
-    """Fit by a recipe in a new folder `out`; returns what is in its results.json.
+    """Run a fit in a new folder `out`. Returns the content of its results.json.
 
-    Interrupted or killed, it goes on with `resume(out)`, and ends with the same errors. PSNR, of pictures, is that of
-    the output clamped to [0, 1]. A target whose error is not finite any more has no numbers, and then there is no mean
-    either.
+    An interrupted or killed fit can be continued with `resume(out)` and ends with the same errors. The PSNR of an image
+    is that of the output clamped to [0, 1]. If the error of a target is not finite, its entries and the means are None.
     """
     if not isinstance(recipe, FitRecipe):
-        raise ArgumentTypeError(f"fit wants a recipe of kind fit; got {type(recipe).__name__}")
+        raise ArgumentTypeError(f"fit needs a recipe of kind fit; got {type(recipe).__name__}")
     folder = RunFolder(out)
     _refuse_used(folder)
     return run_fit(recipe, folder, device, console, new=True)
 
 
 def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console | None, *, new: bool) -> dict[str, Any]:
-    """Fit in a folder, a new one or from its newest checkpoint where there is one."""
+    """Run a fit in a new folder, or continue it from its newest checkpoint."""
     place = _device(device)
     targets = load_targets(recipe.target, root=recipe.root, **recipe.target_options)
     make = _generator_maker(recipe, targets)
     with folder.locked():
         if new:
-            _refuse_used(folder)  # by then
+            _refuse_used(folder)  # another process may have taken it since
         folder.write_recipe(recipe)
         folder.append_machine({"started": now(), **machine(place)})
         parameters = sum(p.numel() for p in make(0).parameters())
@@ -92,21 +91,21 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
         folder.write_results(results)
     if console is not None:
         mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
-        console.print(f"{mean or 'not all errors are finite'}  ({work.seconds:.0f} s)", highlight=False)
+        console.print(f"{mean or 'some errors are not finite'}  ({work.seconds:.0f} s)", highlight=False)
     return results
 
 
 def _refuse_used(folder: RunFolder) -> None:
     if folder.exists:
         again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
-        raise RunError(f"{folder.path} already holds a run: {again}")
+        raise RunError(f"{folder.path} already contains a run: {again}")
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 
 class _Fit:
-    """Fits group by group, writes what comes out, and saves where it stands."""
+    """Fits group by group, writes the results, and saves checkpoints."""
 
     def __init__(
         self,
@@ -117,23 +116,24 @@ class _Fit:
         console: Console | None,
     ) -> None:
         self.recipe, self.targets, self.folder, self.device, self.console = recipe, targets, folder, device, console
-        self.errors: list[dict[str, Any]] = []  # the last ones of every target so far
-        self._start = self._step = self._metrics_bytes = 0  # first target of the group, steps it has taken
-        self._earlier = 0.0  # seconds of sessions before this one
+        self.errors: list[dict[str, Any]] = []  # the latest errors of every target so far
+        self._start = 0  # number of the first target in the group
+        self._step = self._metrics_bytes = 0
+        self._earlier = 0.0  # seconds of earlier sessions
         self._pictures = folder.path / "reconstructions"
 
     @property
     def seconds(self) -> float:
-        """Of fitting, all sessions together."""
+        """The duration of the fit over all sessions."""
         return self._earlier + time.monotonic() - self._began
 
     def run(self, make: Callable[[int], KernelGenerator]) -> None:
-        """To the end. `make(number)` is a new generator for a target."""
+        """Fit all targets. `make(number)` returns a new generator for a target."""
         self._began = self._saved_at = time.monotonic()
         saved = self._resume()
         self._pictures.mkdir(exist_ok=True)
         count, points = len(self.targets.names), self.targets.values[0, 0].numel()
-        size = min(count, self.recipe.images_at_once or max(1, POINTS_AT_ONCE // points))
+        size = min(count, max(1, POINTS_AT_ONCE // points))
         visible = self.console is not None and self.console.is_terminal
         with stop_on_signal() as stop_asked, Progress(console=self.console, transient=True, disable=not visible) as bar:
             task = bar.add_task("fitting", total=count * self.recipe.steps)
@@ -167,7 +167,7 @@ class _Fit:
                 raise Interrupted(reason)
 
     def _tell(self, group: FitGroup) -> None:
-        """How far it is, where no bar shows it."""
+        """Print the progress if there is no progress bar."""
         if self.console is not None and not self.console.is_terminal:
             last, count = self._start + len(group.targets), len(self.targets.names)
             which = f"target {last}" if last == self._start + 1 else f"targets {self._start + 1} to {last}"
@@ -197,7 +197,7 @@ class _Fit:
         self._saved_at = time.monotonic()
 
     def _resume(self) -> dict[str, Any] | None:
-        """Where the newest checkpoint stands, and what it holds."""
+        """Load the newest checkpoint and return it, or None."""
         say = (lambda _: None) if self.console is None else functools.partial(self.console.print, highlight=False)
         saved = newest_checkpoint(self.folder.checkpoints, say)
         if saved is not None:
@@ -209,7 +209,10 @@ class _Fit:
 
 
 def _generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], KernelGenerator]:
-    """Target number → a new generator for it, drawn with a seed of its own name: whatever else is fitted along."""
+    """Return a function that makes a new generator for a target number.
+
+    The seed follows from the name of the target, so it does not matter which other targets are fitted.
+    """
     name, options = recipe.model.name, recipe.model.options
     if name not in GENERATORS:
         unknown_name("generator", name, GENERATORS)
@@ -240,7 +243,7 @@ def _errors(plain: float, clamped: float, *, pictures: bool) -> dict[str, Any]:
 
 
 def _summary(targets: Targets, errors: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over all targets, then each by itself."""
+    """Return the means over all targets, then the errors of each target."""
     kinds = ("psnr", "mse") if targets.pictures else ("mse",)
     columns = {kind: [error[kind] for error in errors] for kind in kinds}
     means = {f"mean_{k}": None if None in column else sum(column) / len(column) for k, column in columns.items()}
@@ -249,7 +252,7 @@ def _summary(targets: Targets, errors: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _save_png(output: torch.Tensor, target: torch.Tensor, path: Path, is_picture: bool) -> None:
-    """[channels, height, width] as PNG. The grey of a kernel runs from its target's lowest value to its highest."""
+    """Save [channels, height, width] as PNG. A kernel is scaled to the range of its target."""
     if not is_picture:
         low, high = target.amin(), target.amax()
         output = (output - low) / (high - low).clamp(min=1e-12)

@@ -1,12 +1,12 @@
-"""The folder of a run: what it is called inside, and that only one process writes to it.
+"""The folder of a run: its files, and a lock so that only one process writes to it.
 
-recipe.yaml         the whole recipe, defaults written out
-metrics.jsonl       a line per epoch
-machines.jsonl      a line per start or resumption: when, on what, with which versions
-events.*            the same for TensorBoard
-checkpoints/        the last two, for `flexconv train --resume`
-weights/            the finished network, for `flexconv.models.from_pretrained`
-results.json        what came out; written last, so a run that has it is complete
+recipe.yaml         the recipe with every default stated
+metrics.jsonl       a record per epoch
+machines.jsonl      a record per start or resumption: time, device, versions
+events.*            the metrics for TensorBoard
+checkpoints/        the last two checkpoints, for `flexconv train --resume`
+weights/            the trained network, for `flexconv.models.from_pretrained`
+results.json        the results; written last, so its presence means that the run is finished
 plots/              curves, learned sizes, masks, kernels
 """
 
@@ -27,7 +27,7 @@ from .recipe import AnyRecipe
 
 
 class RunFolder:
-    """Paths and files of one run."""
+    """The paths and files of a run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -41,7 +41,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was ever started here."""
+        """Whether the folder contains a run."""
         return self._recipe.is_file()
 
     @property
@@ -55,7 +55,7 @@ class RunFolder:
 
     def read_recipe(self) -> AnyRecipe:
         if not self.exists:
-            raise RunError(f"{self.path} is no run: it has no {self._recipe.name}")
+            raise RunError(f"{self.path} is not a run folder: it has no {self._recipe.name}")
         try:
             return build_recipe(_read(self._recipe))
         except FlexConvError as error:
@@ -76,15 +76,15 @@ class RunFolder:
         return results
 
     def append_metrics(self, record: Mapping[str, Any]) -> int:
-        """Add a line; returns the size of the file, which is where a resumed run cuts it off."""
+        """Append a record. Returns the size of the file, to which `cut_metrics` of a resumed run shortens it."""
         return _append_line(self.metrics, record)
 
     def append_machine(self, facts: Mapping[str, Any]) -> None:
-        """Note what the run goes on with: an interrupted one has no results that could tell."""
+        """Append a record of the machine. It is written at the start, so interrupted runs have it too."""
         _append_line(self.machines, facts)
 
     def cut_metrics(self, size: int) -> None:
-        """Drop what was written after a checkpoint."""
+        """Remove the records that were written after a checkpoint."""
         if self.metrics.is_file() and self.metrics.stat().st_size > size:
             os.truncate(self.metrics, size)
 
@@ -95,39 +95,41 @@ class RunFolder:
         return _read_lines(self.machines)
 
     def all_machines(self) -> dict[str, str]:
-        """Devices and versions of torch that it ran on and engines that took its steps, one after the other."""
+        """Return the devices, torch versions and engines of all sessions of the run, in order."""
         sessions, facts = self.read_machines(), ("device", "torch", "engine")
         known = {fact: dict.fromkeys(each[fact] for each in sessions if fact in each) for fact in facts}
         return {fact: ", then ".join(values) for fact, values in known.items() if values}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder; the system lets go of it when the process ends, however that happens."""
+        """Lock the folder. The system releases the lock when the process ends for any reason."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(f"another process is training in {self.path}: choose another folder, or wait") from None
+                raise RunError(
+                    f"another process is training in {self.path}: wait for it or choose another folder"
+                ) from None
             yield
 
 
 def _append_line(path: Path, record: Mapping[str, Any]) -> int:
-    """A line of JSON at the end of a file; returns its size."""
+    """Append a line of JSON to a file. Returns the size of the file."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # a full disk or a power cut left half a line
+            if file.read(1) != b"\n":  # an incomplete line, from a full disk or a power failure
                 file.write(b"\n")
         file.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
     return path.stat().st_size
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; none where there is no file."""
+    """Return the complete records of a file of JSON lines; an empty list if there is no file."""
     records = []
     for line in path.read_bytes().split(b"\n") if path.is_file() else []:
-        with contextlib.suppress(ValueError):  # half a line, from a full disk or a power cut
+        with contextlib.suppress(ValueError):  # an incomplete line, from a full disk or a power failure
             record = json.loads(line)
             if isinstance(record, dict):
                 records.append(record)

@@ -1,8 +1,8 @@
-"""The training loop: steps, epochs, and the state between two steps that a run can be picked up from.
+"""The training loop: steps, epochs, and the state from which a run can be resumed between any two steps.
 
-Everything random in a step follows from (seed, step, rank): order and augmentation of the data from the seed and the
-epoch, dropout from a seed set before every step. So there is no random state to save, and a run that is resumed at any
-step goes on as it would have: bit for bit on a CPU, and on a GPU too if it is deterministic.
+All randomness of a step follows from (seed, step, rank): the order and augmentation of the data from the seed and the
+epoch, dropout from a seed that is set before every step. So there is no random state to save. A resumed run continues
+as the uninterrupted one would have, bit for bit on a CPU, and also on a GPU if the recipe is deterministic.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from .optim import Schedule, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
 
-SHOW_SECONDS = 0.5  # between updates of the display, each of which waits for the device
+SHOW_SECONDS = 0.5  # between updates of the display, each of which synchronises with the device
 
 
 class DivergedError(UsageError):
-    """The loss is not a finite number any more."""
+    """The loss is no longer finite."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands between two steps."""
+    """The state of a run between two steps, apart from model and optimizer."""
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # next one of the epoch
-    loss_sum: float = 0.0  # over the samples of this epoch that this process has seen
+    batch: int = 0  # number of the next batch in the epoch
+    loss_sum: float = 0.0  # over the samples that this process has seen in this epoch
     right: float = 0.0
     seen: int = 0
-    seconds: float = 0.0  # of training, all sessions together
-    epoch_began: float = 0.0  # in these seconds
+    seconds: float = 0.0  # of training, over all sessions
+    epoch_began: float = 0.0  # value of `seconds` at the start of the epoch
     metrics_bytes: int = 0
-    best: dict[str, float] = field(default_factory=dict)  # epoch and score of the selected weights
+    best: dict[str, float] = field(default_factory=dict)  # epoch and scores of the selected weights
 
 
 class Trainer:
-    """Trains one model by a recipe, in a run folder.
+    """Trains a model by a recipe and writes the run folder.
 
     Arguments:
-        model: on any device; Fabric moves it.
-        data: its training part is trained on; its validation part, where there is one, selects the epoch.
-        fabric: launched.
-        display: what the user sees; the same on every process, silent on all but the first.
+        model: on any device; Fabric moves it to its own.
+        data: the model is trained on the training part. The validation part, if any, selects the best epoch.
+        fabric: a launched Fabric.
+        display: shows the progress; silent on all processes but the first.
 
     """
 
@@ -73,12 +73,13 @@ class Trainer:
         self.train_batches = self._batches(data, "train")
         self.validation_batches = None if data.validation is None else self._batches(data, "validation")
         self.optimizer = make_optimizer(model, recipe.optim, fused=fabric.device.type == "cuda")
-        self.forward_model, self.stepper = fabric.setup(model, self.optimizer)  # as Fabric wraps them
+        self.forward_model, self.stepper = fabric.setup(model, self.optimizer)  # wrapped by Fabric
         self.schedule = Schedule(recipe.schedule, steps_per_epoch=len(self.train_batches), epochs=recipe.epochs)
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
-        self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)  # loss, right answers, first bad step
-        self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the step
+        # sum of losses, number of correct predictions, first step whose loss is not finite (or −1)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)
+        self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the current step
         batches = self.train_batches
         expected = {"batch_size": batches.local_batch_size, "steps": recipe.epochs * len(batches)}
         self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, **expected)
@@ -88,7 +89,7 @@ class Trainer:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train to the end, from the newest checkpoint where there is one. Leaves the selected weights in the model."""
+        """Train to the end, from the newest checkpoint if there is one. The model then has the selected weights."""
         self._resume()
         self._session_began = self._saved_at = self._shown_at = time.monotonic()
         self._seconds_before = self.progress.seconds
@@ -105,13 +106,13 @@ class Trainer:
         for batch in self.train_batches.iterate(epoch=progress.epoch, start=progress.batch):
             self._step(batch)
             if self.fabric.device.type == "cpu" or time.monotonic() - self._shown_at > SHOW_SECONDS:
-                self._look()
+                self._check_progress()
             if time.monotonic() - self._saved_at > self.recipe.checkpoint_seconds:
                 self._save()
             if reason := stop_asked():
                 self._save()
                 raise Interrupted(reason)
-        self._look()
+        self._check_progress()
         self._finish_epoch()
 
     def _step(self, batch: Batch) -> None:
@@ -119,26 +120,30 @@ class Trainer:
         _seed(step_seed(self.recipe.seed, progress.step, self.fabric.global_rank), self.fabric.device)
         self.schedule.apply(self.optimizer, progress.step)
         self._now.fill_(progress.step)
-        # processes average their gradients, whatever share of the batch each has
+        # gradients are averaged over processes, which may have different numbers of samples
         self.engine.step(batch, self.fabric.world_size / self.train_batches.global_size(progress.batch))
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
         progress.seen += len(batch[1])
 
-    def _compute(self, batch: Batch, share: float) -> None:
-        """Forward, backward, optimiser and sums. Nothing here waits for the device or depends on the step's number."""
+    def _compute(self, batch: Batch, sample_weight: float) -> None:
+        """Run forward, backward and the optimizer, and update the sums.
+
+        Nothing here synchronises with the device or depends on the step number, so that it can be captured.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         logits = forward(self.forward_model, batch)
         smoothing = self.recipe.label_smoothing
         added = penalties(self.model, self.recipe)
-        loss = _loss(logits, batch[1], smoothing, share, added, self._sums, self._now)
+        loss = _loss(logits, batch[1], smoothing, sample_weight, added, self._sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
-            most = self.recipe.optim.clip  # whether all is finite, `_look` asks: here the device would be waited for
-            self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=most, error_if_nonfinite=False)
+            # `_check_progress` finds values that are not finite; checking here would synchronise with the device
+            clip = self.recipe.optim.clip
+            self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=clip, error_if_nonfinite=False)
         self.stepper.step()
 
-    def _look(self) -> None:
-        """Read what the device has summed up; stop if the loss has gone."""
+    def _check_progress(self) -> None:
+        """Read the sums from the device and update the display. Raises an error if the loss is not finite."""
         loss_sum, right, bad_step = self._sums.tolist()
         if bad_step >= 0 or not math.isfinite(loss_sum):
             raise self._diverged(int(bad_step) if bad_step >= 0 else self.progress.step)
@@ -152,10 +157,10 @@ class Trainer:
 
     def _diverged(self, step: int) -> DivergedError:
         kept = checkpoints(self.folder.checkpoints)
-        last = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint was due yet"
+        last = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
         return DivergedError(
-            f"the loss is not finite any more at step {step} (epoch {self.progress.epoch + 1}) of "
-            f"{self.recipe.model.name} on {self.recipe.data.name}; {last}. A lower optim.lr, or optim.clip, may help"
+            f"the loss is not finite at step {step} (epoch {self.progress.epoch + 1}) of "
+            f"{self.recipe.model.name} on {self.recipe.data.name}; {last}. A lower optim.lr or optim.clip may help"
         )
 
     # --- between epochs -----------------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ class Trainer:
             self._save()
 
     def _select(self, score: Score) -> None:
-        """Keep the weights of the best epoch; of equals in accuracy that of the lowest loss."""
+        """Keep the weights of the epoch with the best accuracy, and among equals of that with the lowest loss."""
         best = self.progress.best
         if not best or (score.accuracy, -score.loss) > (best["accuracy"], -best["loss"]):
             self.progress.best = {"epoch": self.progress.epoch + 1, "accuracy": score.accuracy, "loss": score.loss}
@@ -212,10 +217,10 @@ class Trainer:
             self._writer.add_scalar(f"size/{name}", math.prod(size) ** (1 / len(size)), self.progress.epoch)
         self._writer.flush()
 
-    # --- picking up ---------------------------------------------------------------------------------------------------
+    # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        self._look()  # a checkpoint of a model that has diverged would be the last
+        self._check_progress()  # never save a model that has diverged
         self._saved_at = time.monotonic()
         if self.fabric.is_global_zero:
             state = {
@@ -237,15 +242,16 @@ class Trainer:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
             raise CheckpointError(
-                f"the checkpoint in {self.folder.checkpoints} is of another network than recipe.yaml describes, "
-                f"{self.recipe.model.name}: was the recipe changed?"
+                f"the checkpoint in {self.folder.checkpoints} does not fit the network {self.recipe.model.name} of "
+                "recipe.yaml: was the recipe changed?"
             ) from error
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric._precision.load_state_dict(state["precision"])
         self.progress = Progress(**state["progress"])
         self.best_state = state["best"]
         if not self.fabric.is_global_zero:
-            self.progress.loss_sum, self.progress.right, self.progress.seen = 0.0, 0.0, 0  # the file has the first's
+            # the sums in the checkpoint are those of the first process
+            self.progress.loss_sum, self.progress.right, self.progress.seen = 0.0, 0.0, 0
         if self.fabric.is_global_zero:
             self.folder.cut_metrics(self.progress.metrics_bytes)
         self.display.say(f"resumed at step {self.progress.step} (epoch {self.progress.epoch + 1})")
@@ -270,14 +276,14 @@ def _loss(
     logits: torch.Tensor,
     labels: torch.Tensor,
     smoothing: float,
-    share: float,
+    sample_weight: float,
     penalties: torch.Tensor | float,
     sums: torch.Tensor,
     step: torch.Tensor,
 ) -> torch.Tensor:
-    """Σ cross-entropy · share + penalties → scalar; and what the batch adds to `sums`: see `Trainer._sums`."""
+    """Return Σ cross-entropy · sample_weight + penalties → scalar. Adds the batch to `sums` (see `Trainer._sums`)."""
     total = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).sum()
-    loss = total * share + penalties
+    loss = total * sample_weight + penalties
     with torch.no_grad():
         right = (logits.argmax(1) == labels).sum()
         bad = torch.where(loss.isfinite() | (sums[2] >= 0), sums[2], step)
@@ -286,14 +292,14 @@ def _loss(
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """`torch.manual_seed` for the generators in use; it also notes the seed, and who gave it, for absent devices."""
+    """Seed the generators in use. `torch.manual_seed` takes longer, also if there are no other devices."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for what is random inside a step: far apart for neighbours (splitmix64)."""
+    """Return a seed for a step. Neighbouring steps get unrelated seeds (splitmix64)."""
     mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) % 2**64
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64

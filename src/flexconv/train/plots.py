@@ -1,4 +1,4 @@
-"""The pictures of a finished run."""
+"""The plots of a finished run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .folder import RunFolder
 
 
 def draw_plots(folder: RunFolder, model: nn.Module) -> None:
-    """Curves, sizes over time, masks, and the kernel of the largest layer, as PNG; none where matplotlib is absent."""
+    """Draw curves, kernel sizes over time, masks, and the largest kernel as PNG. Does nothing without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,7 @@
-"""What a training run is decided by: frozen dataclasses, checked when they are made. `flexconv.train.load_recipe`."""
+"""Recipes: frozen dataclasses with all settings of a run, validated when they are created.
+
+`flexconv.train.load_recipe` reads them from YAML files.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from ..spectrum import FORMULAS, METHODS, RENAMED_METHODS
 ENGINES = ("auto", "eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
 
-
-# Keys of earlier versions that nobody set, with the value that still applies. Recipes of old runs have them.
+#: Keys of flexconv 0.1 that can no longer be set, with the values that apply. Recipes of old runs state them.
 RETIRED: dict[str, dict[str, Any]] = {
+    "": {"images_at_once": None},
     "data": {"split_seed": 0},
     "optim": {"betas": [0.9, 0.999], "momentum": 0.9},
     "schedule": {"floor": 1e-6},
@@ -25,59 +28,61 @@ RETIRED: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """A model of the registry, and options for it other than its defaults; or a trained one, to go on with."""
+    """A model of the registry with options, or a trained model to continue with."""
 
     name: str
-    pretrained: bool = False  # then `from_pretrained` knows the name, or folder
+    pretrained: bool = False  # `name` is then a name or folder for `from_pretrained`
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pretrained and self.options:
             given = ", ".join(f"model.{option}" for option in self.options)
             raise ArgumentError(
-                f"a trained model is as it was made: leave out {given}, or set model.pretrained to false"
+                f"the options of a trained model cannot be changed: leave out {given}, or set model.pretrained to false"
             )
         for option, instead in (("device", "--device, or device= of train"), ("dtype", "precision")):
             if option in self.options:
-                raise ArgumentError(f"model.{option} is not a recipe's: use {instead}; got {self.options[option]!r}")
+                raise ArgumentError(
+                    f"model.{option} cannot be set in a recipe: use {instead}; got {self.options[option]!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """A data set of the registry, and how it is split and prepared."""
+    """A data set of the registry, and how it is split and preprocessed."""
 
     name: str
     root: str | None = None
-    validation: float = 0.0  # share of the training set kept for selection
+    validation: float = 0.0  # fraction of the training set on which the best epoch is selected
     augment: bool = False
-    resolution: int | None = None  # images are resized to this
-    protocol: str = "honest"  # "paper": statistics as the authors took them, and test accuracy at every epoch
+    resolution: int | None = None  # images are resized to this size
+    protocol: str = "honest"  # "paper": statistics as in the authors' code, and selection on the test set
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _one_of("data.protocol", self.protocol, ("honest", "paper"))
         if not 0 <= self.validation < 1:
             raise ArgumentError(
-                f"data.validation is a share of the training set, at least 0, below 1; got {self.validation}"
+                f"data.validation must be a fraction of the training set, at least 0 and below 1; got {self.validation}"
             )
 
     @property
     def augmentation(self) -> str | None:
-        """Of training batches, as `DeviceBatches` names it."""
+        """The augmentation of training batches: an argument of `DeviceBatches`."""
         return "crop_flip" if self.augment else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
-    """Adam, or SGD with Nesterov momentum, with three groups of parameters."""
+    """Adam, or SGD with Nesterov momentum. Masks and the ω₀ of SIRENs have their own learning rates."""
 
     name: str = "adam"
     lr: float = 0.01
-    mask_factor: float = 0.1  # learning rate of masks, relative
-    omega_factor: float = 1.0  # learning rate of the frequency scale of a SIREN, relative
-    weight_decay: float = 0.0  # of all weights; decoupled in Adam, added to the gradient in SGD
-    kernel_norm: float = 0.0  # times Σ_layers ‖kernel‖ + ‖bias‖: what the paper calls weight decay
-    clip: float | None = None  # gradient norm
+    mask_factor: float = 0.1  # learning rate of masks, relative to lr
+    omega_factor: float = 1.0  # learning rate of the frequency factors of SIRENs, relative to lr
+    weight_decay: float = 0.0  # of all weights; decoupled for Adam (AdamW), added to the gradient for SGD
+    kernel_norm: float = 0.0  # weight of Σ_layers ‖kernel‖ + ‖bias‖ in the loss, which the paper calls weight decay
+    clip: float | None = None  # maximum norm of the gradient
 
     def __post_init__(self) -> None:
         _one_of("optim.name", self.name, ("adam", "sgd"))
@@ -88,7 +93,7 @@ class OptimRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRecipe:
-    """Linear warm-up, then a cosine down to 1e-6, per step; or a constant rate."""
+    """The learning rate: linear warm-up, then a cosine decay or a constant rate. See `optim.Schedule`."""
 
     name: str = "cosine"
     warmup_epochs: float = 5
@@ -109,7 +114,7 @@ class AliasRecipe:
     formula: str = "authors"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", RENAMED_METHODS.get(self.method, self.method))  # recipes of flexconv 0.1
+        object.__setattr__(self, "method", RENAMED_METHODS.get(self.method, self.method))  # flexconv 0.1
         _one_of("alias.method", self.method, METHODS)
         _one_of("alias.formula", self.formula, FORMULAS)
         _at_least_0("alias", self, "weight")
@@ -118,13 +123,13 @@ class AliasRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Train a classifier, and test it once."""
+    """Train a classifier and test it once, at the end."""
 
     model: ModelRecipe
     data: DataRecipe
     about: str = ""
     epochs: int = 100
-    batch_size: int = 64  # of all processes together
+    batch_size: int = 64  # over all processes
     optim: OptimRecipe = field(default_factory=OptimRecipe)
     schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
     alias: AliasRecipe | None = None
@@ -148,21 +153,21 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossResolutionRecipe(Recipe):
-    """Train at one resolution, test at another without and with further training there."""
+    """Train at one resolution, then test at another one, before and after fine-tuning there."""
 
     source: int
     target: int
     crop: str = "taper"
-    finetune_epochs: int = 100  # 0: only out of the box
+    finetune_epochs: int = 100  # 0: no fine-tuning
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("crop", self.crop, ("taper", "hard"))
         if self.source < 2 or self.target < 2:
-            raise ArgumentError(f"source and target must be at least 2 samples; got {self.source} and {self.target}")
+            raise ArgumentError(f"source and target must be at least 2 pixels; got {self.source} and {self.target}")
         if self.data.resolution is not None:
             raise ArgumentError(
-                "data.resolution is set by source and target in a cross-resolution recipe: leave it out"
+                "data.resolution must be left out of a cross-resolution recipe: source and target set it"
             )
         if self.finetune_epochs < 0:
             raise ArgumentError(f"finetune_epochs must be at least 0; got {self.finetune_epochs}")
@@ -170,31 +175,31 @@ class CrossResolutionRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class FitRecipe:
-    """Fit kernel generators to pictures or kernels, one generator each: functions on [−1, 1]²."""
+    """Fit kernel generators to images or kernels, one generator per target. All are functions on [−1, 1]²."""
 
-    model: ModelRecipe  # a generator of `flexconv.nn.GENERATORS`
-    target: str  # "gabor", "random", "alexnet", "kodak", or the path of an image
+    model: ModelRecipe  # names a generator of `flexconv.nn.GENERATORS`
+    target: str  # a name of `flexconv.train.targets.TARGETS`, or the path of an image
     about: str = ""
     target_options: Mapping[str, Any] = field(default_factory=dict)  # see `flexconv.train.targets`
-    root: str | None = None  # of the data, for the targets that are files
+    root: str | None = None  # data folder, for targets that are read from files
     steps: int = 5000
     lr: float = 0.01
-    omega_factor: float = 50.0  # learning rate of the frequency factors of a SIREN that learns them, relative
+    omega_factor: float = 50.0  # learning rate of learnable frequency factors of SIRENs, relative to lr
     seed: int = 0
-    images_at_once: int | None = None  # fitted side by side; changes the speed only. None: by their size
-    record_every: int = 100  # steps between two lines of metrics.jsonl
+    record_every: int = 100  # steps between two records in metrics.jsonl
 
     def __post_init__(self) -> None:
         if self.model.pretrained:
-            raise ArgumentError("model.pretrained must be false: a fit begins with new generators")
+            raise ArgumentError("model.pretrained must be false: a fit starts from new generators")
         if not self.target:
-            raise ArgumentError("target must name what is fitted: gabor, random, alexnet, kodak, or an image file")
+            raise ArgumentError(
+                "target must be gabor, random, alexnet, kodak, flower, or the path of an image; got an empty one"
+            )
         _at_least_0("fit", self, "lr", "omega_factor")
         _check_seed(self.seed)
-        for name in ("steps", "record_every", "images_at_once"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ArgumentError(f"{name} must be at least 1; got {value}")
+        for name in ("steps", "record_every"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1; got {getattr(self, name)}")
 
 
 KINDS: dict[str, type] = {"classify": Recipe, "cross-resolution": CrossResolutionRecipe, "fit": FitRecipe}

@@ -1,4 +1,4 @@
-"""From a recipe to a finished run folder."""
+"""Run a recipe: load the data, train, test, and write the run folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
 from .sync_norm import synchronise_norms
 
-NORM_IMAGES = 2048  # of the training part, at least, to measure batch norms on at another resolution
+NORM_IMAGES = 2048  # at least, from the training part, for the statistics of batch norms at another resolution
 
 
 def train(
@@ -45,15 +45,15 @@ def train(
     console: Console | None = None,
     plots: bool = True,
 ) -> dict[str, Any]:
-    """Train by a recipe in a new folder `out`; returns what is in its results.json.
+    """Run a recipe in a new folder `out`. Returns the content of its results.json.
 
-    Interrupted or killed, the run goes on with `resume(out)`, and ends with the same weights, on a GPU to rounding.
-    `plots`: draw pictures of it in the end.
+    An interrupted or killed run can be continued with `resume(out)`. It ends with the same weights, on a GPU up to
+    rounding. `plots`: whether to draw plots at the end.
     """
     folder = RunFolder(out)
     if folder.exists:
         raise RunError(
-            f"{folder.path} already holds a run: resume it (flexconv train --resume {folder.path}), or "
+            f"{folder.path} already contains a run: resume it (flexconv train --resume {folder.path}), or "
             f"choose another folder"
         )
     return _run(recipe, folder, device, console, plots=plots)
@@ -67,10 +67,9 @@ def resume(
     device: str = "auto",
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Go on with a run, or a fit, from its newest checkpoint that is whole. A finished one is left alone.
+    """Continue a run or a fit from its newest intact checkpoint. Returns the results of a finished run unchanged.
 
-    `root` and `engine`: the folder of the data sets, and the way of taking steps, where they are not those that the run
-    began with. A fit has no engine.
+    `root` and `engine` replace the data folder and the engine of the recipe. A fit has no engine.
     """
     folder = RunFolder(out)
     recipe = folder.read_recipe()
@@ -78,7 +77,7 @@ def resume(
         return folder.read_results()
     if isinstance(recipe, FitRecipe):
         if engine is not None:
-            raise ArgumentError(f"engine={engine!r} is for training; {folder.path} is a fit")
+            raise ArgumentError(f"engine={engine!r} is only for training; {folder.path} is a fit, which has no engine")
         recipe = recipe if root is None else replace(recipe, root=os.fspath(root))
         return run_fit(recipe, folder, device, console, new=False)
     if root is not None:
@@ -93,9 +92,8 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
     console = console if fabric.is_global_zero else None
     data = load_data(recipe)
     cross = isinstance(recipe, CrossResolutionRecipe)
-    model = build_model(
-        recipe, data.at_resolution(recipe.source) if cross else data
-    )  # refused before there is a folder
+    # errors of the model are raised here, before the folder is created
+    model = build_model(recipe, data.at_resolution(recipe.source) if cross else data)
     if not fabric.is_global_zero:
         results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
     else:
@@ -134,35 +132,36 @@ def _cross_resolution(
     *,
     plots: bool,
 ) -> dict[str, Any]:
-    """Train at the source, test at both, fine-tune at the target. Each stage is a run of its own in a subfolder.
+    """Train at the source resolution, test at both, fine-tune at the target. Each stage is a run in a subfolder.
 
-    Between the two the network is tested at the target as it is, and with batch norms measured there.
+    Before fine-tuning, the network is tested at the target resolution as it is, and with batch-norm statistics of that
+    resolution.
     """
     source = _stage(recipe, recipe.source, recipe.epochs)
     low, high = data.at_resolution(recipe.source), data.at_resolution(recipe.target)
     before = fit_classifier(model, low, source, RunFolder(folder.path / "source"), fabric, console, plots=plots)
-    scaled = any(isinstance(module, FlexConvNd) for module in model.modules())  # other networks just run
+    scaled = any(isinstance(module, FlexConvNd) for module in model.modules())  # other networks accept any size
     model = at_resolution(model, recipe.target / recipe.source, crop=recipe.crop) if scaled else model
-    shot = _test(model, high, recipe, fabric)
-    change = shot.accuracy - before["test_accuracy"]
-    results = {"source": before, "out_of_the_box": _score(shot), "change_out_of_the_box": change}
-    told = f"out of the box at {recipe.target}: {100 * shot.accuracy:.2f} %"
+    untuned = _test(model, high, recipe, fabric)
+    change = untuned.accuracy - before["test_accuracy"]
+    results = {"source": before, "out_of_the_box": _score(untuned), "change_out_of_the_box": change}
+    message = f"test accuracy at {recipe.target} pixels, out of the box: {100 * untuned.accuracy:.2f} %"
     if measurable_norms(model):
         measured = _test(_with_norms_measured(model, high, recipe, fabric), high, recipe, fabric)
         change = measured.accuracy - before["test_accuracy"]
         results |= {"norms_measured": _score(measured), "change_norms_measured": change}
-        told += f", with norms measured there {100 * measured.accuracy:.2f} %"
+        message += f", with recalibrated batch norms: {100 * measured.accuracy:.2f} %"
     if console is not None:
-        console.print(told, highlight=False)
+        console.print(message, highlight=False)
     if recipe.finetune_epochs:
         target = _stage(recipe, recipe.target, recipe.finetune_epochs)
-        there = RunFolder(folder.path / "target")
-        results["target"] = fit_classifier(model, high, target, there, fabric, console, plots=plots)
+        tuned = RunFolder(folder.path / "target")
+        results["target"] = fit_classifier(model, high, target, tuned, fabric, console, plots=plots)
     return results
 
 
 def _stage(recipe: CrossResolutionRecipe, resolution: int, epochs: int) -> Recipe:
-    """The recipe of one stage, as if it had been written for that resolution."""
+    """Return the recipe of one stage."""
     settings = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
     return Recipe(**settings | {"data": replace(recipe.data, resolution=resolution), "epochs": epochs})
 
@@ -177,9 +176,9 @@ def fit_classifier(
     *,
     plots: bool = True,
 ) -> dict[str, Any]:
-    """Train a model to the end of its recipe in a folder, then test it once. Resumes what is there.
+    """Train a model in a folder, continuing the run in it if there is one, then test the model once.
 
-    `model` is left with its final weights; where the folder holds a finished run, with those.
+    Afterwards `model` has its final weights, also if the run was already finished.
     """
     if folder.finished and folder.weights.is_dir():
         model.load_state_dict(from_pretrained(folder.weights).state_dict())
@@ -207,7 +206,7 @@ def fit_classifier(
     display.say(
         f"test accuracy {100 * results['test_accuracy']:.2f} %  sizes {short_sizes(results['sizes'], most=20)}"
         if "test_accuracy" in results
-        else "trained; this data set has no test part"
+        else "finished; this data set has no test part"
     )
     return results
 
@@ -216,7 +215,7 @@ def fit_classifier(
 
 
 def make_fabric(recipe: Recipe, device: str) -> Fabric:
-    """Processes, device and precision. Under torchrun there are as many processes as it started."""
+    """Return a launched Fabric with the device and precision of a run, and the processes that torchrun started."""
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(recipe.deterministic)
@@ -233,15 +232,15 @@ def make_fabric(recipe: Recipe, device: str) -> Fabric:
 
 
 def leave_processes(fabric: Fabric) -> None:
-    """End what `make_fabric` began between processes, when no trainer is in use any more."""
+    """Close the process group of `make_fabric`, when no trainer is in use any more."""
     if fabric.world_size > 1:
-        fabric.barrier()  # leave together: who waits for a process that is gone, aborts
+        fabric.barrier()  # a process that waits for one that has ended aborts
         torch.distributed.destroy_process_group()
-        gc.collect()  # cycles of references hold wrapped models, those the group's threads, which abort in an exit
+        gc.collect()  # reference cycles keep the threads of the group alive, which would abort at exit
 
 
 def load_data(recipe: Recipe) -> DataSplits:
-    """The data set of a recipe, split and prepared as it says."""
+    """Load the data set of a recipe, split and preprocessed."""
     settings = recipe.data
     datasets.check_options(settings.name, dict(settings.options))  # `root` and others are arguments of `load`
     data = datasets.load(
@@ -255,13 +254,13 @@ def load_data(recipe: Recipe) -> DataSplits:
 
 
 def _inputs(data: DataSplits) -> Inputs | None:
-    """How the samples of a data set are standardised; None where that is not one number per channel."""
+    """Return how the samples of a data set are standardised; None if not by one mean and std per channel."""
     split, channels = data.train, data.in_channels
     if split.tail is not None or split.mean.numel() not in (1, channels):
         return None
     mean, std = (tuple(values.flatten().expand(channels).tolist()) for values in (split.mean, split.std))
     size = split.sample_shape[1:]
-    scale = split.scale if split.mfcc_rate is None else 1 / FULL_SCALE  # of the waves
+    scale = split.scale if split.mfcc_rate is None else 1 / FULL_SCALE  # MFCCs are computed from waves on [−1, 1]
     return Inputs(size=size, scale=scale, mean=mean, std=std, classes=data.class_names, mfcc_rate=split.mfcc_rate)
 
 
@@ -279,7 +278,7 @@ def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) ->
 
 
 def _with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Model:
-    """A copy whose batch norms have the statistics of the data, augmented as for training; labels are not used."""
+    """Return a copy whose batch norms have the statistics of augmented training data. Labels are not used."""
     model = copy.deepcopy(model).to(fabric.device)
     batches = DeviceBatches(
         data.train,
@@ -289,7 +288,7 @@ def _with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric:
         device=fabric.device,
         dtype=torch.float64 if recipe.precision == "fp64" else torch.float32,
         seed=recipe.seed,
-    )  # the same in every process
+    )  # the same batches in every process
     recalibrate_batchnorm(model, islice(batches, math.ceil(NORM_IMAGES / recipe.batch_size)))
     return model
 
@@ -332,13 +331,14 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
     }
     counts = ", ".join(f"{value} {name}" for name, value in parts.items())
     warmup = recipe.schedule.warmup_epochs
-    rising = f", the rate rises for {warmup:g} (schedule.warmup_epochs)" if 2 * warmup > recipe.epochs else ""
-    trained = ", trained before," if recipe.model.pretrained else ""
-    return f"{recipe.model.name}{trained} on {data.name} ({counts}), {recipe.epochs} epochs on {fabric.device}{rising}"
+    long_warmup = f"; warm-up takes {warmup:g} of them (schedule.warmup_epochs)" if 2 * warmup > recipe.epochs else ""
+    trained = " (pretrained)" if recipe.model.pretrained else ""
+    where = f"{recipe.epochs} epochs on {fabric.device}"
+    return f"{recipe.model.name}{trained} on {data.name} ({counts}), {where}{long_warmup}"
 
 
 def default_folder(name: str) -> Path:
-    """runs/NAME of a recipe, or of the file it is in, wherever that lies; runs/NAME-2 and so on where that is taken."""
+    """Return runs/NAME for a recipe or a recipe file, or runs/NAME-2 and so on if that exists."""
     file, suffix, variant = name.partition(".yaml")
     stem = Path("runs") / (Path(file).name + variant if suffix else name).replace("/", "-")
     count = 1

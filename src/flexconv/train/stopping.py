@@ -1,4 +1,4 @@
-"""Runs that are asked to stop between two steps, by Ctrl-C or SIGTERM."""
+"""Stop a run between two steps on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-IMPATIENCE = 1.0  # seconds: `timeout` signals a process and then its group, so that one wish arrives twice
+REPEAT_SECONDS = 1.0  # signals in quick succession count as one: `timeout` signals a process and then its group
 
 
-class Interrupted(Exception):  # noqa: N818  (it is no error)
-    """The user or the system asked the run to stop; it can be resumed."""
+class Interrupted(Exception):  # noqa: N818  (not an error)
+    """The run was stopped by a signal. It can be resumed."""
 
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], str | None]]:
-    """Gives what tells the name of the signal that came, or None. A second one, a while later, is answered at once."""
+    """Yield a function that returns the name of the received signal, or None.
+
+    A second signal, at least `REPEAT_SECONDS` later, raises KeyboardInterrupt at once.
+    """
     asked: list[str] = []
     since = 0.0
     if threading.current_thread() is not threading.main_thread():
@@ -29,7 +32,7 @@ def stop_on_signal() -> Iterator[Callable[[], str | None]]:
         if not asked:
             asked.append(signal.Signals(number).name)
             since = time.monotonic()
-        elif time.monotonic() - since > IMPATIENCE:
+        elif time.monotonic() - since > REPEAT_SECONDS:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

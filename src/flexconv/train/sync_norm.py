@@ -1,4 +1,4 @@
-"""Batch norm over the batch of all processes, on any device."""
+"""Batch normalisation over the batches of all processes, on any device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """Σ over all processes; every one of them gets it, so the gradient is a sum as well."""
+    """The sum over all processes. Every process uses it, so its gradient is a sum over all processes as well."""
 
     @staticmethod
     def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004
@@ -27,11 +27,11 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """`torch.nn.BatchNorm` whose statistics are those of the global batch; torch's own needs a GPU."""
+    """`torch.nn.BatchNorm` with the statistics of the global batch. `torch.nn.SyncBatchNorm` needs a GPU."""
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  (the name of the base class)
         if input.ndim < 2:
-            raise ArgumentError(f"batch norm wants [batch, channels, …]; got {tuple(input.shape)}")
+            raise ArgumentError(f"batch norm expects an input [batch, channels, …]; got {tuple(input.shape)}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         if not self.training:
@@ -61,7 +61,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 def synchronise_norms(model: nn.Module) -> nn.Module:
-    """Every batch norm of a model as a synced one, in place: same parameters, same names."""
+    """Convert every batch norm of a model to `SyncedBatchNorm`, in place. Parameters and their names stay the same."""
     for module in model.modules():
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
             module.__class__ = SyncedBatchNorm

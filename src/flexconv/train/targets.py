@@ -1,10 +1,10 @@
-"""What generators are fitted to: kernels of known content, and pictures.
+"""Targets that generators are fitted to: kernels with a known spectrum, and images.
 
-gabor       sin(f x) sin(f y) exp(−(x² + y²) / 2w²), peak 1, one per frequency f in rad per unit
-random      uniform noise: the array that the paper's authors fitted where the data root has it, else one of our own
-alexnet     a filter of AlexNet's first layer, brought to a larger grid
+gabor       sin(f x) sin(f y) exp(−(x² + y²) / 2w²), one target per frequency f in rad per unit
+random      uniform noise: the array of the paper's authors if it is in the data folder, else our own
+alexnet     a filter of AlexNet's first layer, resampled to a larger grid
 kodak       the Kodak photographs
-flower      a drawn flower on black, in the middle of a canvas with more or less margin
+flower      a synthetic flower in the middle of a black canvas, with a margin
 PATH        an image file
 """
 
@@ -33,9 +33,10 @@ MODES = {"colour": "RGB", "grey": "L"}
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Functions on a grid over [−1, 1]²: values [n, channels, height, width], one name each.
+    """Functions on a grid over [−1, 1]²: values [n, channels, height, width] and n names.
 
-    Pictures have values on [0, 1], by which their PSNR is counted. `note` must be told along with the numbers.
+    `pictures`: whether the targets are images, with values on [0, 1], for which the PSNR is computed. `note` is stated
+    with the results.
     """
 
     names: tuple[str, ...]
@@ -45,7 +46,7 @@ class Targets:
 
 
 def load_targets(target: str, *, root: str | os.PathLike[str] | None = None, **options: Any) -> Targets:
-    """Targets by name, or one image file. The options are those of the function of that name in this module."""
+    """Load targets by name, or one image file. `options` are arguments of the function of that name in this module."""
     make = TARGETS.get(target)
     if make is None and not Path(target).expanduser().is_file():
         known = ", ".join(map(repr, TARGETS))
@@ -64,9 +65,10 @@ def gabor(
     size: int = 33,
     width: float = 0.33,
 ) -> Targets:
-    """One target per frequency. 33 points hold up to 16π ≈ 50 rad per unit: the last default is aliased, as published.
+    """Return Gabor functions, one per frequency.
 
-    The highest value on the grid is 1 before the sines are multiplied in, so no target exceeds 1.
+    A grid of 33 points represents frequencies up to 16π ≈ 50 rad per unit, so the last default is aliased, as in the
+    paper. The peak of the Gaussian is 1, so no target exceeds 1.
     """
     x = torch.linspace(-1.0, 1.0, positive_int("size", size), dtype=torch.float64)
     envelope = torch.exp(-(x**2) / (2 * positive("width", width) ** 2))
@@ -78,27 +80,27 @@ def gabor(
 
 
 def random(root: Path, *, size: int = 33, seed: int | None = None) -> Targets:
-    """Uniform noise on [0, 1]. With a seed, or where the authors' array is not in the data root, our own."""
+    """Return uniform noise on [0, 1]: the authors' array, or our own if a seed is given or their file is missing."""
     path = root / RANDOM_FILE
     if seed is None and size == 33 and path.is_file():
         values = torch.from_numpy(_array(path, (1, 33, 33))).float()[None]
         return Targets(("random",), values, pictures=False, note="the authors' random kernel")
     generator = np.random.default_rng(seed or 0)
     values = torch.from_numpy(generator.random((1, 1, positive_int("size", size), size)))
-    return Targets(("random",), values.float(), pictures=False, note=f"a random kernel of our own, seed {seed or 0}")
+    return Targets(("random",), values.float(), pictures=False, note=f"our own random kernel, seed {seed or 0}")
 
 
 def alexnet(root: Path, *, index: int = 0, channel: int | None = 0, size: int = 33) -> Targets:
-    """One of the 64 filters, one input channel of it (None: all three), bilinearly brought from 11 to `size` points."""
+    """Return one channel (None: all three) of one of the 64 filters, resampled bilinearly from 11 to `size` points."""
     path = root / ALEXNET_FILE
     if not path.is_file():
         raise MissingDataError(
-            f"{path} is not there. It holds the first weight of torchvision's trained AlexNet: "
+            f"{path} does not exist. It is the first weight of torchvision's trained AlexNet; create it with "
             'numpy.save(PATH, torchvision.models.alexnet(weights="DEFAULT").features[0].weight.detach().numpy())'
         )
     weight = torch.from_numpy(_array(path, (64, 3, 11, 11)))
     if not 0 <= index < 64 or (channel is not None and not 0 <= channel < 3):
-        raise ArgumentError(f"AlexNet has filters 0 to 63 of channels 0 to 2; got filter {index}, channel {channel}")
+        raise ArgumentError(f"AlexNet has filters 0 to 63 with channels 0 to 2; got filter {index}, channel {channel}")
     values = weight[index : index + 1] if channel is None else weight[index, channel][None, None]
     if positive_int("size", size) != 11:
         values = F.interpolate(values, size=(size, size), mode="bilinear", align_corners=False)
@@ -106,7 +108,10 @@ def alexnet(root: Path, *, index: int = 0, channel: int | None = 0, size: int = 
 
 
 def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[int, int] | None = None) -> Targets:
-    """All 24 photographs, or those named (kodim01, …); lying, 512 × 768, or brought to `size` (height, width)."""
+    """Return the 24 photographs or the named ones (kodim01, …), all in landscape format.
+
+    They have 512 × 768 pixels, or are resized to `size` (height, width).
+    """
     found = datasets.load("kodak", root=root)
     names = found.class_names if images is None else tuple(_listed("images", images))
     for name in names:
@@ -120,9 +125,9 @@ def kodak(root: Path, *, images: Sequence[str] | None = None, size: int | tuple[
 
 
 def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # noqa: ARG001
-    """A flower of `size` × `size` pixels with five veined petals; the canvas is larger by `margin` times that."""
+    """Return a flower of `size` × `size` pixels with five petals, on a canvas of (1 + `margin`) times that size."""
     if not 0 <= margin < float("inf"):
-        raise ArgumentError(f"margin is a share of the flower's size, at least 0; got {margin}")
+        raise ArgumentError(f"margin must be a finite fraction of the size of the flower, at least 0; got {margin}")
     pixels = positive_int("size", size) + 2 * round(size * margin / 2)
     line = (torch.arange(pixels, dtype=torch.float64) - (pixels - 1) / 2) * 2 / size  # the flower spans −1 to 1
     y, x = torch.meshgrid(line, line, indexing="ij")
@@ -135,7 +140,7 @@ def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # no
 
 
 def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
-    """An image file of your own, in "colour" or "grey", as it is or brought to `size` (height, width)."""
+    """Return an image file in "colour" or "grey", resized to `size` (height, width) if given."""
     check_name("mode", mode, MODES)
     return Targets((path.stem,), _pixels(read_image(path, mode=MODES[mode])[None], size), pictures=True)
 
@@ -150,7 +155,7 @@ TARGETS: Mapping[str, Callable[..., Targets]] = {
 
 
 def _pixels(images: torch.Tensor, size: int | tuple[int, int] | None) -> torch.Tensor:
-    """Bytes [n, C, H, W] → floats on [0, 1]."""
+    """Convert bytes [n, C, H, W] to floats on [0, 1]."""
     return (images if size is None else resize_images(images, size)).float() / 255
 
 
