@@ -61,18 +61,12 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
     return {name: check_layer(layer, function) for name, layer in layers.items()}
 
 
-def current_taps(layer: FlexConvNd) -> tuple[TapRange, ...]:
-    """The taps within the layer's current extent, per axis."""
-    return layer.taps
-
-
 def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
     """The tap nearest to the centre of the mask (without a mask: of the kernel), within the current extent."""
     lines = coordinates(layer, layer.axes)
-    taps = current_taps(layer)
     centres = [axis.home for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
     nearest = [int((line - centre).abs().argmin()) for line, centre in zip(lines, centres, strict=True)]
-    return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, taps, strict=True))
+    return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, layer.taps, strict=True))
 
 
 # --- grids ------------------------------------------------------------------------------------------------------------
@@ -126,9 +120,7 @@ def kernel_stages(layer: FlexConvNd) -> KernelStages:
     generated, mask = sample_generator(layer, lines).unflatten(0, kernel.shape[:2]), sample_mask(layer, lines)
     product = generated if mask is None else generated * mask
     mask_values = None if mask is None else to_numpy(mask)
-    return KernelStages(
-        layer.axes, current_taps(layer), to_numpy(generated), mask_values, to_numpy(product), to_numpy(kernel)
-    )
+    return KernelStages(layer.axes, layer.taps, to_numpy(generated), mask_values, to_numpy(product), to_numpy(kernel))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -12,7 +12,6 @@ from flexconv.explorer._channels import choose_channels
 from flexconv.explorer._layer import shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
-from flexconv.sampling import current_taps
 from flexconv.spectrum import max_frequency
 
 OWN = SCALES.index(1.0)
@@ -98,7 +97,7 @@ def test_positions_are_in_taps_relative_to_the_current_sample(layer):
     shown = numbers(layer)
     for scale, version in zip(SCALES, shown["versions"], strict=True):
         resampled = layer if scale == 1 else at_resolution(layer, scale)
-        taps = current_taps(resampled)
+        taps = resampled.taps
         for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, resampled.axes, taps, strict=True)):
             x = (
                 axis.coordinates((start, stop), device=torch.device("cpu"), dtype=torch.float64) - own.home
@@ -168,7 +167,7 @@ def test_planes_of_a_3d_layer():
     shown = numbers(layer)
     version, kernel = shown["versions"][OWN], layer.kernel().detach().double().numpy()
     centre = []
-    for axis, mean, (start, stop) in zip(layer.axes, layer.mask.mean.tolist(), current_taps(layer), strict=True):
+    for axis, mean, (start, stop) in zip(layer.axes, layer.mask.mean.tolist(), layer.taps, strict=True):
         x = axis.first + axis.spacing * np.arange(start, stop)
         centre.append(int(np.abs(x - mean).argmin()))
     for across, view in enumerate(version["views"]):

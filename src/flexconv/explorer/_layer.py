@@ -70,7 +70,7 @@ def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[f
     if not np.isfinite(kernel).all():
         raise ArgumentError(f"the kernel of {name} has values that are not finite, so it cannot be shown")
     bound = frequency_limit(layer)
-    taps = sampling.current_taps(layer)
+    taps = layer.taps
     return {
         "extent": kernel.shape[2:],
         "first": [_offset(axis, start, unit) for axis, (start, _), unit in zip(layer.axes, taps, units, strict=True)],
@@ -99,7 +99,7 @@ def _views(kernel: np.ndarray, centre: Sequence[int]) -> list[dict[str, Any]]:
 def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
     """The given channels of `layer.kernel()` → [outs, ins, *extent], computed in slabs."""
     outs, ins = channels
-    (start, stop), *rest = sampling.current_taps(layer)
+    (start, stop), *rest = layer.taps
     step = max(1, POINTS // math.prod(b - a for a, b in rest))
     slabs = [(first, min(first + step, stop)) for first in range(start, stop, step)]
     return np.concatenate([sampling.to_numpy(layer.sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)

@@ -135,7 +135,7 @@ class _Images:
 
     def __init__(self, layer: FlexConvNd) -> None:
         self.axes = layer.axes[-2:]
-        self.crop = [span(axis, taps) for axis, taps in zip(self.axes, sampling.current_taps(layer)[-2:], strict=True)]
+        self.crop = [span(axis, taps) for axis, taps in zip(self.axes, layer.taps[-2:], strict=True)]
         self.nyquist = [nyquist_frequency(axis) for axis in self.axes]
 
     def handles(self) -> list[Line2D]:
@@ -198,7 +198,7 @@ class _Curves:
 
     def __init__(self, layer: FlexConvNd) -> None:
         (self.axis,) = layer.axes
-        self.crop = span(self.axis, sampling.current_taps(layer)[0])
+        self.crop = span(self.axis, layer.taps[0])
         self.nyquist = nyquist_frequency(self.axis)
 
     def handles(self) -> list[Line2D]:

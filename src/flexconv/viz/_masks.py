@@ -98,7 +98,7 @@ def _handles(layers: Sequence[FlexConvNd]) -> list[Line2D]:
 
 
 def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
-    axes, taps = layer.axes, sampling.current_taps(layer)
+    axes, taps = layer.axes, layer.taps
     (top, bottom), (left, right) = (span(axis, axis.whole) for axis in axes)
     mask = sampling.sample_mask(layer, sampling.coordinates(layer, axes))
     if mask is None:
@@ -128,7 +128,7 @@ def _draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
 
 def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
     """Draw the mask along every axis, through its centre."""
-    axes, taps = layer.axes, sampling.current_taps(layer)
+    axes, taps = layer.axes, layer.taps
     lines, centres = sampling.coordinates(layer, axes), sampling.centre_taps(layer)
     centre = [line[tap : tap + 1] for line, tap in zip(lines, centres, strict=True)]
     for d, colour in zip(range(layer.dims), AXIS_COLOURS, strict=False):
