@@ -21,8 +21,8 @@ from the logs in `results/` by `python -m reproduction all`. Every run behind a 
 - "Ours" is the mean ± standard deviation over seeds (with n − 1 in the denominator), the number of seeds n, and the
   difference from the published number.
 - Nothing is selected on a test set. A recipe trains on the whole training set, and its last epoch is tested once. If a
-  data set has its own validation part, that part selects the epoch. The authors report their best *test* epoch unless
-  noted otherwise.
+  data set has its own validation part, that part selects the epoch. The one exception is the formula of the alias
+  penalty, see [differences](differences.md). The authors report their best *test* epoch unless noted otherwise.
 - Networks are tested in float32. Older numbers were measured in the training precision; if such a network was tested
   again, `first_test` in its `results.json` has the first number.
 - A run of another length is not a result of its row. Such runs are listed in `results/README.md` with their

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 
 from flexconv.data import dataset
-from flexconv.train import CrossResolutionRecipe, FitRecipe
+from flexconv.models import list_pretrained, pretrained_folder
+from flexconv.train import CrossResolutionRecipe, FitRecipe, RunFolder
 
 from . import ITEMS
 from ._item import NOTHING, Grid
@@ -56,7 +57,8 @@ RUNS = """## Runs
   same with recalibrated batch norms, and the accuracy after fine-tuning.
 - "train": training accuracy in the last epoch.
 - "kernel sizes": the smallest and the largest of all layers after training.
-- "used in": the tables and figures of docs/results.md that the run counts for; otherwise, why it does not count.
+- "used in": the tables and figures of docs/results.md that the run counts for, or why it does not count; and the
+  name of the published network that it trained.
 """
 
 TARGETS = {
@@ -181,4 +183,18 @@ def _used_in(ledger: Ledger) -> dict[str, str]:
                 else:
                     text = f"not finished ({recipe})" if not match.differs else f"{match.difference} ({recipe})"
                     others[name] = min(others.get(name, text), text, key=len)
-    return others | {name: ", ".join(items) for name, items in counted.items() if items}
+    used = others | {name: ", ".join(items) for name, items in counted.items() if items}
+    for name, network in _published(ledger).items():
+        used[name] = f"{used[name]}; {network}" if name in used else network
+    return used
+
+
+def _published(ledger: Ledger) -> dict[str, str]:
+    """Run → the published network that it trained."""
+    networks = {name: RunFolder(pretrained_folder(name)).read_results() for name in list_pretrained()}
+    found = {}
+    for log in ledger.logs:
+        results = [log.results, *(log.results.get(stage) for stage in ("source", "target"))]
+        for name in (name for name, theirs in networks.items() if theirs in results):
+            found[log.path.name] = f"`{name}`"
+    return found

@@ -1,4 +1,4 @@
-"""The paragraph on cropping: how much faster training is while kernels are small."""
+"""The paragraph on cropping: how much faster training is if kernels are small."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ._timing import Case, Timing
 
 PARAGRAPH = Timing(
     name="crop-timing",
-    title="Cropping (Section 5): training with masks as they start, and with the whole grid",
+    title="Cropping (Section 5): training with initial masks and with masks that cover the grid",
     cases=(
         Case("CIFAR-10, cropped", "flexnet7-cifar10", (3, 32, 32), "–"),
         Case("CIFAR-10, whole grid", "flexnet7-cifar10", (3, 32, 32), "5.5 times", whole=True),
@@ -14,7 +14,7 @@ PARAGRAPH = Timing(
         Case("SC_raw, whole grid", "flextcn-speech-commands-raw", (1, 16000), "11.8 times", whole=True),
     ),
     notes=(
-        "Published are the ratios, without cudnn.benchmark; with it the authors found both about equally fast.",
-        "FFT and matrix-product convolutions make the whole grid cheap here: a small ratio is no fault of cropping.",
+        "The published ratios are without cudnn.benchmark. With it, the authors found both about equally fast.",
+        "Ratios are small here because FFT and matrix-product convolutions make large kernels cheap.",
     ),
 )

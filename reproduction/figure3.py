@@ -1,4 +1,4 @@
-"""Figure 3: a network that need not draw the empty part of a picture draws the rest better."""
+"""Figure 3: a generator that does not have to model empty space models the rest of an image better."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flexconv.errors import MissingFileError
 from flexconv.train import FitRecipe
 from flexconv.train.targets import load_targets
 
@@ -22,7 +23,7 @@ MARGINS = {"": "the flower alone", "/margin-1": "canvas twice as wide", "/margin
 
 
 def region_psnr(log: Log) -> float | None:
-    """PSNR inside the flower's own square, of the drawn picture in 8 bits; None where the picture is not here."""
+    """PSNR of the 8-bit reconstruction inside the square of the flower; None if the picture is missing."""
     drawn = _drawn(log)
     if drawn is None:
         return None
@@ -32,13 +33,13 @@ def region_psnr(log: Log) -> float | None:
 
 
 def draw(ledger: Ledger) -> Figure:
-    """The flower's square as it is, and as it was drawn on every canvas."""
+    """The square of the flower: the target, and the reconstruction on each canvas."""
     from flexconv.viz.style import PAGE, new_figure
 
     found = {label: ledger.finished(f"fit-flower{variant}")[:1] for variant, label in MARGINS.items()}
     logs = {label: logs[0] for label, logs in found.items() if logs and _drawn(logs[0]) is not None}
     if not logs:
-        raise FileNotFoundError(f"the pictures that were drawn are not in {ledger.runs}: run figure3 again")
+        raise MissingFileError(f"there are no reconstructions in {ledger.runs}: python -m reproduction figure3 --run")
     figure = new_figure(PAGE, 2.0)
     panels = figure.subplots(1, len(logs) + 1)
     first = next(iter(logs.values()))
@@ -57,7 +58,7 @@ def _target(log: Log) -> np.ndarray:
 
 
 def _drawn(log: Log) -> np.ndarray | None:
-    """What the generator drew, [3, height, width] on [0, 1]."""
+    """The reconstruction, [3, height, width] with values in [0, 1]."""
     from flexconv.data import read_image
 
     path = log.path / "reconstructions" / "flower.png"
@@ -65,7 +66,7 @@ def _drawn(log: Log) -> np.ndarray | None:
 
 
 def _middle(picture: np.ndarray | None, log: Log) -> np.ndarray:
-    """The flower's square of a canvas."""
+    """The square of the flower on a canvas."""
     assert picture is not None
     assert isinstance(log.recipe, FitRecipe)
     size = log.recipe.target_options["size"]
@@ -75,10 +76,12 @@ def _middle(picture: np.ndarray | None, log: Log) -> np.ndarray:
 
 FIGURE = Table(
     name="figure3",
-    title="Figure 3: a flower on canvases of three sizes, PSNR inside the flower's square",
+    title="Figure 3: a flower on canvases of three sizes, PSNR inside the square of the flower",
     columns=(Column("PSNR, dB", Measure(region_psnr, 2)),),
     rows=tuple(Row(label, "MAGNet", (NOTHING,), f"fit-flower{variant}") for variant, label in MARGINS.items()),
-    notes=("The paper shows pictures without numbers, of a photograph that is not published; this flower is drawn.",),
+    notes=(
+        "The paper shows pictures without numbers, of a photograph that is not published. Our flower is synthetic.",
+    ),
     seeds=(0,),
     draw=draw,
     published="no numbers",

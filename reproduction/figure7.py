@@ -1,4 +1,4 @@
-"""Figure 7: kernels step by step."""
+"""Figure 7: how a kernel is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _steps(model: Model) -> Figure:
 
 FIGURE = Pictures(
     name="figure7",
-    title="Figure 7: kernels step by step: generator, mask, product, cropped",
+    title="Figure 7: how a kernel is made: generator, mask, product, crop",
     networks={"flexnet7-cifar10": "flexnet7-cifar10"},
     views={"kernel": _steps},
 )

@@ -1,4 +1,4 @@
-"""Figure 8: kernels and their spectra, with and without a penalty on aliasing."""
+"""Figure 8: kernels and their spectra, with and without the alias penalty."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _finer_kernel(model: Model) -> Figure:
 
 FIGURE = Pictures(
     name="figure8",
-    title="Figure 8: spectra and kernels at two resolutions, with and without the penalty on aliasing",
+    title="Figure 8: spectra and kernels at two resolutions, with and without the alias penalty",
     networks={"flexnet7-cifar10-16px": "cross-resolution-cifar10"},
     archived={
         f"flexnet7-cifar10-16px-{penalty}": f"cross-resolution-cifar10/{penalty}"
         for penalty in ("no-penalty", "f-magnet", "f-flexconv", "exact")
     },
     views={"spectrum": _spectrum, "kernel": _kernel, "kernel-twice-as-fine": _finer_kernel},
-    notes=("Published: with the penalty, frequencies end near the Nyquist limit of the grid.",),
+    notes=("Published: with the penalty, frequencies end near the Nyquist frequency of the grid.",),
 )

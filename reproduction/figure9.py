@@ -1,4 +1,4 @@
-"""Figure 9: a Gabor filter taken apart."""
+"""Figure 9: the parts of a Gabor filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _gabors(model: Model) -> Figure:
 
 FIGURE = Pictures(
     name="figure9",
-    title="Figure 9: Gabor filters of a MAGNet taken apart: envelope, sine, product, spectrum",
+    title="Figure 9: the parts of the Gabor filters of a MAGNet: envelope, sine, product, spectrum",
     networks={"flexnet7-cifar10": "flexnet7-cifar10"},
     views={"gabors": _gabors},
 )

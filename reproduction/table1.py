@@ -46,19 +46,20 @@ TABLE = Table(
         Row("FlexTCN-6, dropout 0.2", "375k", (_, _, _, _), "/dropout-0.2", beside=True),
         Row("FlexTCN-6, low frequencies", "375k", (_, _, _, _), "/low-frequencies", beside=True),
         Row("FlexTCN-2, low frequencies", "108k", (_, _, _, _), "/2-blocks-low-frequencies", beside=True),
-        Row("FlexTCN-6, also small masks", "375k", (_, _, _, _), "/small-masks", beside=True),
-        Row("FlexTCN-2, also small masks", "108k", (_, _, _, _), "/2-blocks-small-masks", beside=True),
+        Row("FlexTCN-6, low frequencies, small masks", "375k", (_, _, _, _), "/small-masks", beside=True),
+        Row("FlexTCN-2, low frequencies, small masks", "108k", (_, _, _, _), "/2-blocks-small-masks", beside=True),
         Row("FlexTCN-6, the authors' protocol", "375k", (_, _, _, _), "/authors", beside=True),
     ),
     notes=(
-        "Sizes as printed, which are those for three input channels; sMNIST and pMNIST have one, npCIFAR10 has 96.",
+        "Sizes are those in the paper, for three input channels. sMNIST and pMNIST have one, npCIFAR10 has 96.",
         "Former settings: without crops and flips on the two CIFAR-10 sets; with the kernel norm and without dropout "
         "on the input on sMNIST and pMNIST. The rows for dropout 0.2, low frequencies and small masks have them, too.",
         "The paper does not say whether sequences had crops and flips or dropout on the input.",
-        "Low frequencies: kernels start with those for images, else with higher ones (docs/kernels.md).",
-        "Small masks: from 0.075, as in published commands for images; else from √0.125 (docs/masks.md).",
-        "From 0.075 the twelve layers of FlexTCN-6 see 961 of 1,000 steps: the picture of npCIFAR10 lies before them.",
-        "The CKCNN rows are copied from the CKConv paper, whose training was another.",
+        "Low frequencies: kernels start with the frequencies for images; otherwise with higher ones (docs/kernels.md).",
+        "Small masks start at σ = 0.075, as in the published commands for images; otherwise at √0.125 (docs/masks.md).",
+        "With small masks, the twelve layers of FlexTCN-6 initially see 961 of 1,000 steps. The image of npCIFAR10 is "
+        "in the steps before.",
+        "The CKCNN rows are copied from the CKConv paper, which trained differently.",
     ),
     seeds=(0,),
 )

@@ -12,5 +12,5 @@ TABLE = Table(
         Row("CIFARResNet-18", "11.2M", ("81.0*†",)),
         Row("FlexNet-16", "0.67M", ("68.6 ± 0.7",), "flexnet7-stl10"),
     ),
-    notes=("* from the work of others, † a single run. A time limit ended the authors' runs before 100 epochs.",),
+    notes=("* from other papers, † a single run. The authors' runs reached a time limit before 100 epochs.",),
 )

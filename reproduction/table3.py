@@ -30,8 +30,8 @@ TABLE = Table(
         Row("FlexNet-16, the authors' protocol", "0.67M", ("92.2 ± 0.1", "127"), "flexnet7-cifar10/authors", True),
     ),
     notes=(
-        "FlexNet-16 of the main text is FlexNet-7 of the appendix: 15 FlexConvs and a linear layer.",
-        "* from the work of others, † a single run. 92.9 % of CIFARResNet-44 is from its own paper.",
-        "The authors' logs have 176 to 187 seconds per epoch of FlexNet-16, the test included.",
+        "FlexNet-16 in the main text is FlexNet-7 in the appendix: 15 FlexConvs and a linear layer.",
+        "* from other papers, † a single run. The 92.9 % of CIFARResNet-44 are from its own paper.",
+        "In the authors' logs, an epoch of FlexNet-16 takes 176 to 187 seconds, including the test.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Table 6: all of CIFAR-10."""
+"""Table 6: all results on CIFAR-10."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TABLE = Table(
         Row("FlexNet-3", "0.27M", ("90.4 ± 0.2",), "flexnet3-cifar10"),
         Row("FlexNet-5", "0.44M", ("91.0 ± 0.5",), "flexnet5-cifar10"),
         Row("FlexNet-7", "0.67M", ("92.2 ± 0.1",), "flexnet7-cifar10"),
-        Row("FlexNet-7, Fourier at MAGNet's scale", "0.66M", (NOTHING,), "flexnet7-cifar10/fourier-25", True),
-        Row("FlexNet-7, kernel norms penalised", "0.67M", ("90.6‡",), "flexnet7-cifar10/kernel-norm", True),
-        Row("FlexNet-5, kernel norms penalised", "0.44M", ("90.1‡",), "flexnet5-cifar10/kernel-norm", True),
-        Row("FlexNet-3, kernel norms penalised", "0.27M", ("89.6‡",), "flexnet3-cifar10/kernel-norm", True),
+        Row("FlexNet-7, Fourier, MAGNet's input scale", "0.66M", (NOTHING,), "flexnet7-cifar10/fourier-25", True),
+        Row("FlexNet-7, penalty on kernel norms", "0.67M", ("90.6‡",), "flexnet7-cifar10/kernel-norm", True),
+        Row("FlexNet-5, penalty on kernel norms", "0.44M", ("90.1‡",), "flexnet5-cifar10/kernel-norm", True),
+        Row("FlexNet-3, penalty on kernel norms", "0.27M", ("89.6‡",), "flexnet3-cifar10/kernel-norm", True),
     ),
     notes=(
-        "* and † as printed: from the work of others, a single run. ‡ not in the paper: from its authors' records.",
-        "Table 3 prints other numbers for CKCNN-7 (72.1, with MAGNets 86.8) and for SIREN (89.0) and Gabor (91.9).",
+        "* and † as printed: from other papers, a single run. ‡ not in the paper, but from its authors' records.",
+        "Table 3 has other numbers for CKCNN-7 (72.1, with MAGNet 86.8), SIREN (89.0) and Gabor (91.9).",
     ),
 )

@@ -14,5 +14,5 @@ TABLE = Table(
         Row("WRN-28-1", "0.44M", ("32.03*†", "57.51*†")),
         Row("FlexNet-5", "0.44M", ("24.9 ± 0.4", "47.7 ± 0.6"), "flexnet5-imagenet32"),
     ),
-    notes=("The recipe of CIFARResNet-32 is only known from run logs. Our runs do not record top-5.",),
+    notes=("The recipe of CIFARResNet-32 is only known from the authors' logs.",),
 )
