@@ -43,6 +43,11 @@ class Log:
         self.metrics = folder.read_metrics() + [line for stage in stages for line in stage.read_metrics()]
         self.machines = folder.read_machines() + [line for stage in stages for line in stage.read_machines()]
 
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its recipe, to compare it with many recipes."""
+        return flat_settings(self.recipe)
+
     @property
     def seed(self) -> int:
         return self.recipe.seed
@@ -138,8 +143,8 @@ class Ledger:
 
     def _of(self, name: str) -> list[Match]:
         """The logs related to a recipe: first those that count, then by seed."""
-        wanted = self.load(name)
-        found = [Match(log, differences(wanted, log.recipe)) for log in self.logs]
+        wanted = flat_settings(self.load(name))
+        found = [Match(log, _differences(wanted, log.settings)) for log in self.logs]
         found = [match for match in found if _related(match)]
         return sorted(found, key=lambda match: (not match.counts(), match.log.seed, match.log.path.name))
 
@@ -169,9 +174,17 @@ def one_per_seed(matches: Sequence[Match], measure: Measure | None = None) -> li
 
 def differences(wanted: AnyRecipe, run: AnyRecipe) -> dict[str, tuple[Any, Any]]:
     """The dotted keys whose values differ, apart from circumstances such as the seed."""
-    left, right = (LATER | _flat(plain(recipe)) for recipe in (wanted, run))
-    keys = [key for key in dict.fromkeys([*left, *right]) if key not in CIRCUMSTANCES]
-    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+    return _differences(flat_settings(wanted), flat_settings(run))
+
+
+def flat_settings(recipe: AnyRecipe) -> dict[str, Any]:
+    """The settings of a recipe by dotted key, apart from circumstances such as the seed."""
+    return {key: value for key, value in (LATER | _flat(plain(recipe))).items() if key not in CIRCUMSTANCES}
+
+
+def _differences(wanted: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*wanted, *run])
+    return {key: (wanted.get(key), run.get(key)) for key in keys if wanted.get(key) != run.get(key)}
 
 
 def _related(match: Match) -> bool:
