@@ -1,4 +1,4 @@
-"""Layers, masks and kernel generators: what goes into a model."""
+"""The FlexConv layers, their masks and kernel generators."""
 
 from ._checks import KernelFactory as KernelFactory
 from ._conv import FlexConv1d as FlexConv1d

@@ -1,4 +1,4 @@
-"""The kernel of a layer in evaluation, kept between forwards as long as nothing it is made of has changed."""
+"""Keeps the kernel of a layer between forward passes in evaluation, until something it depends on changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._extent import Versions, readable
 
 
 class KernelCache:
-    """One kernel, and a note of what it was made from. Never saved, copied or pickled with its layer."""
+    """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer."""
 
     def __init__(self) -> None:
         self._entry: _Entry | None = None
@@ -24,25 +24,25 @@ class KernelCache:
         self._entry = None
 
     def get(self, make: Callable[[], torch.Tensor], key: Hashable, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The kernel for `key`: the one at hand if key and parameters are as they were, else a new one."""
+        """The kernel for `key`: the kept one if key and parameters have not changed, otherwise a new one."""
         if not _can_keep(parameters):
             return make()
-        entry = self._entry  # read once: another thread may replace it
+        entry = self._entry  # read once, because another thread may replace it
         if entry is None or entry.key != key or not entry.seen.hold(parameters):
-            seen = _Seen(parameters)  # before the kernel is made, lest a change meanwhile go unnoticed
+            seen = _Seen(parameters)  # before sampling, so that a change in between is noticed
             entry = self._entry = _Entry(key, seen, make())
         return entry.kernel
 
 
 class _Seen:
-    """What a kernel was made from: by value in host memory, elsewhere by version (comparing would stop a GPU)."""
+    """What a kernel was made from: values of CPU tensors, versions of others (reading values would stall a GPU)."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.versions = Versions(tensors)
         self.values = [t.detach().clone() if t.device.type == "cpu" else None for t in tensors]
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Versions miss what is written through `.data`; values do not."""
+        """Whether the tensors are unchanged. Values also reveal writes through `.data`, which versions do not."""
         return self.versions.hold(tensors) and all(
             value is None or torch.equal(value, t) for value, t in zip(self.values, tensors, strict=True)
         )
@@ -55,10 +55,10 @@ class _Entry(NamedTuple):
 
 
 def _can_keep(parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether a kernel made of these, here and now, may be used again later.
+    """Whether a kernel that is made from these parameters now may be used again later.
 
-    Not inside a transform of `torch.func`, whose tensors end with it; not in a CUDA graph, which would replay this
-    kernel for ever; not from inference tensors, which have no version.
+    It may not inside a transform of `torch.func`, whose tensors are invalid outside; nor while a CUDA graph is
+    captured, which would replay this kernel forever; nor if parameters are inference tensors, which have no version.
     """
     if peek_interpreter_stack() is not None:
         return False

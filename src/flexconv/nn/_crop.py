@@ -1,4 +1,4 @@
-"""Which taps a mask keeps: bounds [axes, 2], strictly between which they lie. Comparisons, without a gradient."""
+"""Which taps a mask keeps: those strictly between the bounds [axes, 2]. Bounds have no gradient."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from ._grid import Axis, filled
 
-RAMP_SLACK = 1e-4  # in widths of a ramp: at whole ratios it ends on a tap, which rounding must not keep
+RAMP_SLACK = 1e-4  # in ramp widths: at integer ratios a ramp ends on a tap, which rounding must not keep
 
 
 def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    """Mean ± reach, widened to at least the fewest taps that keep a gradient, wherever the mean is."""
+    """Mean ± reach, widened to at least `Axis.fewest_taps`, wherever the mean is."""
     rounding = 4 * torch.finfo(mean.dtype).eps
     half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
     inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
@@ -24,7 +24,7 @@ def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -
 
 
 def authors_bounds(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    """The published rule: centred axes symmetric about 0, causal ones up to the end, all where the root is outside."""
+    """The published rule: symmetric about 0, or up to the end of a causal axis; everything if the root is outside."""
     bounds = []
     everything = torch.full_like(mean[0], math.inf)
     for axis, centre, distance in zip(axes, mean, reach, strict=True):
@@ -42,13 +42,13 @@ def everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
 
 
 def ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """Where the stretch that `bounds` [2] keep of the old grid fades to nothing on the new; infinite where it ends.
+    """Where the interval that `bounds` [2] keep on the old grid fades to 0 on the new one; infinite at its ends.
 
-    The stretch ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
+    The interval ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
     """
     old = axis.origin or axis
     position = (bounds - old.first) / old.spacing
-    below, above = position[0].floor(), position[1].ceil()  # the first taps cropped
+    below, above = position[0].floor(), position[1].ceil()  # the first cropped taps
     fade = max(axis.spacing - old.spacing, 0.0) / 2 - RAMP_SLACK * max(old.spacing, axis.spacing)
     low = torch.where(below < 0, -math.inf, old.first + below * old.spacing - fade)
     high = torch.where(above > old.size - 1, math.inf, old.first + above * old.spacing + fade)

@@ -1,7 +1,7 @@
-"""The coordinate grid a kernel is sampled on, and the windows of it that are worth computing.
+"""The coordinate grid on which a kernel is sampled, and the windows of it that are computed.
 
-Per axis, k taps lie evenly on [−1, 1], first and last tap on the ends. On a causal axis +1 is the current sample
-and −1 the oldest; on a centred one 0 is the current position. The grid is a function of its size: no state.
+Along each axis, k taps are spaced evenly on [−1, 1], with the first and last tap at the ends. On a causal axis +1 is
+the current sample and −1 the oldest one; on a centred axis 0 is the current position.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..ops import Padding
 
 TapRange = tuple[int, int]  # taps [start, stop) of an axis
 
-FINEST_RUNG = 8  # the ladder halves at least down to 1/8 of the grid …
-SHORTEST_LONG_RUNG = 64  # … and below that while a rung still holds this many taps
+SMALLEST_FRACTION = 8  # window sizes are halved at least down to 1/8 of the grid …
+FEWEST_TAPS_OF_LONG_GRIDS = 64  # … and further while a window still has this many taps
 
 
 class Axis(NamedTuple):
-    """One axis of a kernel grid: its number of taps, and whether it looks back only.
+    """One axis of a kernel grid: its number of taps, and whether it is causal.
 
-    On a grid that was resampled, `step` is set where the taps do not end exactly on ±1, because the ratio does not fit;
-    the first and last tap may stand for more or less than the others: `ends` are their weights; and `origin` is the
-    axis that was trained on, if that still decides how much of the axis is in use.
+    The other fields describe an axis that was resampled. `step` is the spacing of the taps, if they do not end exactly
+    at ±1. `ends` are the weights of the first and last tap, which may represent a longer or shorter interval than the
+    others. `origin` is the axis that was trained on, if the mask still crops by that one.
     """
 
     size: int
@@ -52,39 +52,39 @@ class Axis(NamedTuple):
 
     @property
     def home(self) -> float:
-        """The coordinate of the current sample: where a mask starts, and where a single tap sits."""
+        """The coordinate of the current sample, where a mask starts by default and where a single tap lies."""
         return 1.0 if self.causal else 0.0
 
     @property
     def fewest_taps(self) -> int:
-        """A mask over fewer taps than this has no gradient that could make it grow again."""
+        """The least number of taps: with fewer, a mask has no gradient that could make it grow again."""
         return min(self.size, 2 if self.causal else 3)
 
     @property
     def whole(self) -> TapRange:
-        """The window that leaves nothing out."""
+        """The range of all taps."""
         return (0, self.size)
 
     def coordinates(self, window: TapRange, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """Coordinates of the taps in `window` → [stop − start]. The same numbers whatever the window."""
+        """Coordinates of the taps in `window` → [stop − start]. A tap has the same coordinate in every window."""
         index = torch.arange(*window, device=device, dtype=dtype)
         if self.causal:
             return 1.0 - (self.size - 1 - index) * self.spacing
         return (index - (self.size - 1) / 2) * self.spacing
 
     def taps_between(self, low: float, high: float, *, slack: float = 0.0) -> TapRange:
-        """TapRange of the taps with low < coordinate < high; `slack` widens both ends by that many spacings."""
+        """The taps with low < coordinate < high. `slack` widens the range at both ends by that many spacings."""
         start = math.floor(_clip((low - self.first) / self.spacing - slack, -1.0, self.size)) + 1
         stop = math.ceil(_clip((high - self.first) / self.spacing + slack, -1.0, self.size))
         start = max(0, start)
         return start, max(start, min(self.size, stop))
 
     def rung(self, needed: TapRange, steps_below_whole: int | None = None) -> TapRange:
-        """The smallest window of the ladder that holds `needed`, or the one so many steps below the whole grid.
+        """The smallest window of the ladder that contains `needed`, `steps_below_whole` steps below the grid at most.
 
-        Windows come in a few sizes at a few places, so that a compiled model meets few shapes. At its home place
-        (around the centre; on a causal axis, up to the newest tap) a window is preferred to one of the same size
-        elsewhere: while a mask stays put, its windows differ in size only.
+        Windows have few sizes and positions, so that a compiled model encounters few shapes. A window in the default
+        position (at the centre, or up to the newest tap of a causal axis) is preferred to one of the same size
+        elsewhere, so that windows differ in size only as long as the mask does not move.
         """
         sizes = ladder(self.size, self.causal)
         for size in sizes if steps_below_whole is None else sizes[max(0, len(sizes) - 1 - steps_below_whole) :]:
@@ -97,7 +97,7 @@ class Axis(NamedTuple):
         return self.whole
 
     def steps_below_whole(self, window: TapRange) -> int:
-        """How many rungs of the ladder lie above a window of it."""
+        """The number of larger window sizes in the ladder."""
         sizes = ladder(self.size, self.causal)
         return len(sizes) - 1 - sizes.index(window[1] - window[0])
 
@@ -134,9 +134,9 @@ class KernelGrid(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def ladder(size: int, causal: bool) -> tuple[int, ...]:
-    """The sizes a window may have, ascending: 33 → 5, 9, 17, 25, 33.
+    """The sizes that a window can have, in ascending order: 33 → 5, 9, 17, 25, 33.
 
-    Halves of the grid, and three quarters of it. Centred sizes keep the parity of the grid, so that
+    These are the grid, three quarters of it, and repeated halves. Centred sizes have the parity of the grid, so that
     a window can be symmetric about the centre.
     """
     parity = 1 if causal else 2
@@ -151,7 +151,7 @@ def ladder(size: int, causal: bool) -> tuple[int, ...]:
 
     rungs = {size, fraction(0.75)}
     share = 0.5
-    while 1 / share <= FINEST_RUNG or intervals * share >= SHORTEST_LONG_RUNG:
+    while 1 / share <= SMALLEST_FRACTION or intervals * share >= FEWEST_TAPS_OF_LONG_GRIDS:
         rungs.add(fraction(share))
         share /= 2
     return tuple(sorted(rungs))
@@ -171,7 +171,7 @@ def mesh(lines: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def tap_weights(axes: Sequence[Axis], windows: Sequence[TapRange], *, like: torch.Tensor) -> torch.Tensor:
-    """How much every tap of the windows stands for: 1, but where an axis has other ends → [*sizes]."""
+    """The weight of every tap of a window: 1, except at the ends of a resampled axis → [*sizes]."""
     weights = like.new_ones(())
     for axis, window in zip(axes, windows, strict=True):
         first, last = (like.new_full((1,), end) for end in axis.ends)
@@ -181,28 +181,28 @@ def tap_weights(axes: Sequence[Axis], windows: Sequence[TapRange], *, like: torc
 
 
 def moved(axes: Sequence[Axis]) -> bool:
-    """Whether the grid is another one than what the mask was trained on."""
+    """Whether the mask was trained on another grid than this one."""
     return any(axis.origin is not None for axis in axes)
 
 
 def origins(axes: Sequence[Axis]) -> list[Axis]:
-    """The grid that the mask was trained on."""
+    """The axes that the mask was trained on."""
     return [axis.origin or axis for axis in axes]
 
 
 def coarser(axes: Sequence[Axis]) -> list[Axis]:
-    """Per axis, this grid or the one trained on: a σ that either resolves, lest the window fall between taps."""
+    """Per axis, this one or the one trained on, whichever is coarser. Its spacing limits σ from below."""
     return [a if a.origin is None or a.spacing >= a.origin.spacing else a.origin for a in axes]
 
 
 def coarsest(axes: Sequence[Axis]) -> list[Axis]:
-    """Axes that mix by rotation share the coarsest spacing (that of an axis with neighbouring taps)."""
+    """The coarsest axis for all axes, because a rotation mixes them. Axes with a single tap do not count."""
     several = [axis for axis in axes if axis.size > 1] or axes
     return [min(several, key=lambda axis: axis.size)] * len(axes)
 
 
 def filled(values: Sequence[float], *, like: torch.Tensor) -> torch.Tensor:
-    """Numbers as a tensor [n], filled on the device (a copy from the host would stop a GPU)."""
+    """Numbers as a tensor [n], filled on the device because a copy from the host would synchronise with the GPU."""
     runs: list[tuple[float, int]] = []
     for value in values:
         if runs and runs[-1][0] == value:

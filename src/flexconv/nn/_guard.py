@@ -1,4 +1,4 @@
-"""Limits that keep a mask alive: whatever an optimiser does to mean and σ, a window is left, and a way back."""
+"""Limits of mean and σ that keep a mask trainable: it never vanishes, and gradients lead back into the range."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 
 from ._grid import Axis, filled
 
-SIGMA_FLOOR = 1 / 3  # in tap spacings: the neighbour of the centre tap keeps a weight of exp(−4.5) and a gradient
+SIGMA_FLOOR = 1 / 3  # in tap spacings; the neighbour of the centre tap then has the weight exp(−4.5) and a gradient
 
 
 def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and σ in their safe range, with gradients that lead back into it."""
+    """Mean and σ clamped to their safe range, with gradients that lead back into it."""
     return _keep_inside(mean, -1.0, 1.0), effective_sigma(sigma, _floor(sigma, axes))
 
 
 def guarded_values(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values of `guard`, in fewer operations, where nobody wants the gradients."""
+    """The values of `guard` without gradients, in fewer operations."""
     return mean.clamp(-1.0, 1.0), torch.maximum(sigma.abs(), _floor(sigma, axes))
 
 
@@ -26,9 +26,9 @@ def _floor(sigma: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
 
 
 def effective_sigma(sigma: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """|σ| where it is at least `floor`, else `floor`: what a guarded window is computed with. Any one shape."""
+    """max(|σ|, floor), with a gradient that leads back if |σ| is below `floor`. Both have the same shape."""
     sign = torch.copysign(torch.ones_like(sigma), sigma.detach())
-    return _keep_inside(sigma * sign, floor, None)  # unlike abs, the product has a slope at 0
+    return _keep_inside(sigma * sign, floor, None)  # unlike abs, the product has a gradient at 0
 
 
 def _keep_inside(x: torch.Tensor, low: torch.Tensor | float, high: float | None) -> torch.Tensor:
@@ -37,7 +37,7 @@ def _keep_inside(x: torch.Tensor, low: torch.Tensor | float, high: float | None)
 
 
 class _KeepInside(torch.autograd.Function):
-    """Clamp to [low, high], with a gradient outside too where following it leads back inside."""
+    """Clamp to [low, high]. Outside of it, only gradients whose descent leads back inside are kept."""
 
     generate_vmap_rule = True
 
@@ -52,12 +52,12 @@ class _KeepInside(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads: torch.Tensor):  # noqa: ANN001, ANN205
         x, inside = ctx.saved_tensors
-        outward = (x - inside).sign() * grads[0] < 0  # descent goes against the gradient
+        outward = (x - inside).sign() * grads[0] < 0  # descent moves against the gradient
         return grads[0].masked_fill(outward, 0.0), None, None
 
 
 class _KeepInsideBothModes(_KeepInside):
-    """The same with forward-mode derivatives, which torch's compiler refuses to trace."""
+    """The same with forward-mode derivatives, which the compiler cannot trace."""
 
     @staticmethod
     def jvp(ctx, *tangents: torch.Tensor) -> torch.Tensor:  # noqa: ANN001, ARG004

@@ -1,4 +1,4 @@
-"""Batches of sequences padded to a common length: keep the padding out of the result."""
+"""Batches of sequences that are padded to a common length: the padding must not influence the result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ._extent import readable
 
 
 def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, padding_mode: str = "zeros") -> torch.Tensor:
-    """`lengths` as an integer tensor on x's device, refused where it does not describe x [batch, channels, length].
+    """Return `lengths` as an integer tensor on the device of x [batch, channels, length]; raise if they do not fit x.
 
-    Lengths on the host are checked for free; lengths on a GPU are read back for it.
+    Checking lengths on a GPU requires a copy to the host.
     """
     if padding_mode != "zeros":
         raise ArgumentError(f"lengths needs padding_mode='zeros'; this layer has {padding_mode!r}")
@@ -34,13 +34,13 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, paddin
 
 
 def can_look(tensor: torch.Tensor) -> bool:
-    """Whether there are numbers that may be read here: not by compilers, in vmap or in the capture of a CUDA graph."""
+    """Whether the values of a tensor can be read: not by a compiler, in vmap, or while a CUDA graph is captured."""
     if torch.compiler.is_compiling() or not tensor.numel() or not readable(tensor):
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def hide_padding(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Zeros from lengths[b] on: x [batch, channels, length] → the same. Replaces, so that not even NaN gets through."""
+    """Set x [batch, channels, length] to 0 from position lengths[b] on, even if it is NaN there."""
     time = torch.arange(x.shape[-1], device=x.device)
     return x.masked_fill((time >= lengths[:, None])[:, None], 0.0)

@@ -1,13 +1,13 @@
-"""Learnable Gaussian windows: the part of a FlexConv that is its size.
+"""Learnable Gaussian masks, which determine the size of a FlexConv's kernel.
 
-    w(x) = Π_d exp( −½ ((x_d − μ_d) / σ_d)² ),        cropped where a factor falls to the threshold t:
-    |x_d − μ_d| < σ_d √(−2 ln t)
+    w(x) = Π_d exp( −½ ((x_d − μ_d) / σ_d)² ),        cropped to    |x_d − μ_d| < σ_d √(−2 ln t)
 
-Peak 1, one mask per layer, shared by all its channels. Cropping carries no gradient: it is a comparison.
+The peak is 1, and the kernel is cropped where a factor falls below the threshold t. There is one mask per layer, shared
+by all channels. Cropping is a comparison and has no gradient.
 
-On another grid than the one it was trained on (`Axis.origin`) a mask keeps the stretch that its taps covered there. The
-hard edge between the last tap kept and the first one cropped becomes a ramp between the two, and the values are scaled
-so that their sum times the spacing stays what it was.
+On another grid than the one it was trained on (`Axis.origin`) a mask covers the same interval as before. The hard edge
+between the last tap kept and the first one cropped becomes a linear ramp between these two, and the values are scaled
+so that their sum times the spacing does not change.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ FORMS = ("guarded", "authors")
 
 
 class GaussianMask(nn.Module):
-    """Axis-aligned Gaussian window with learnable centre and width per axis.
+    """Axis-aligned Gaussian mask with learnable centre and width per axis.
 
     Arguments:
         dims: number of spatial axes.
-        mean: initial centre on [−1, 1], a number or one per axis. None: the current sample of each axis
-            (0 where centred, +1 where causal). −1 on a causal axis starts in the far past.
+        mean: initial centre on [−1, 1], a number or one per axis. None: the current sample of each axis (0 on a centred
+            axis, +1 on a causal one). On a causal axis, −1 is the most distant past.
         sigma: initial standard deviation, a number or one per axis.
-        threshold: crop where a factor of the window falls to this value; None crops nothing.
-        form: "guarded" keeps the mask alive whatever an optimiser does to its parameters. The mean is used as if
-            clamped to [−1, 1] and |σ| as if at least a third of a tap spacing, with gradients that lead back where
-            they have left that range; and never fewer than 3 taps (2 causal) are kept. "authors" is the published
-            code: no such care; a centred window symmetric about 0, a causal one always up to the newest tap.
+        threshold: crop where a factor of the mask falls below this value. None: no cropping.
+        form: "guarded" keeps the mask trainable for all parameter values. The mean is clamped to [−1, 1] and |σ| to at
+            least a third of a tap spacing, with gradients that lead back into this range, and at least 3 taps (2 on a
+            causal axis) are kept. "authors" follows the published code, which has none of this: a centred kernel is
+            cropped symmetrically about 0, and a causal one always includes the newest tap.
 
     """
 
@@ -71,7 +71,7 @@ class GaussianMask(nn.Module):
         GaussianMask.reset_parameters(self)
 
     def reset_parameters(self) -> None:
-        """Back to the initial window, at 0 where no mean was given."""
+        """Restore the initial mean and σ; the mean is 0 if none was given and the mask is in no layer."""
         with torch.no_grad():
             self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims, dtype=torch.float64))
             self.sigma.copy_(torch.tensor(self.initial_sigma, dtype=torch.float64))
@@ -84,13 +84,14 @@ class GaussianMask(nn.Module):
                 self.mean.copy_(torch.tensor(self.initial_mean))
 
     def size_parameters(self) -> tuple[nn.Parameter, ...]:
-        """The parameters that `bounds` needs; a layer watches them to keep its window up to date."""
+        """The parameters that `bounds` needs. A layer refreshes its size when they change."""
         return self.mean, self.sigma
 
     def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2].
 
-        A function of tensors, so that the same formula runs in the graph and on a host copy. It has no useful gradient.
+        A function of tensors, so that the same formula is used in the forward pass and on a host copy. It has no
+        useful gradient.
         """
         bounds = self._bounds(parameters, origins(axes))
         if not moved(axes):
@@ -108,8 +109,8 @@ class GaussianMask(nn.Module):
         return keep_enough(mean, self._reach(sigma), axes)
 
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
-        """How much of every tap is kept, per axis → [n_d] each: 0 or 1, and between on the ramps of another grid."""
-        # so written that bounds of NaN keep everything: the window is NaN then, and not silently 0
+        """The share of every tap that is kept, per axis → [n_d]: 0 or 1, or between on a resampled grid."""
+        # NaN bounds keep everything, so that the mask becomes NaN and not silently 0
         kept = [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
         if not moved(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
@@ -120,18 +121,20 @@ class GaussianMask(nn.Module):
         ]
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        """Window values on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
+        """Values of the mask on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
         window = self._window(lines, axes)
         if not moved(axes):
             return window
         return window * self._total(origins(axes), lines[0]) / self._total(axes, lines[0])
 
     def _total(self, axes: Sequence[Axis], like: torch.Tensor) -> torch.Tensor:
-        """The window summed over a whole grid, times the spacing → scalar."""
+        """The sum of the mask over a whole grid, times the spacing → scalar."""
         whole = [axis.whole for axis in axes]
         lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
         total = (self._window(lines, axes) * tap_weights(axes, whole, like=like)).sum()
-        return total * math.prod([axis.spacing for axis in axes])  # a list: dynamo traces no generator here
+        return total * math.prod(
+            [axis.spacing for axis in axes]
+        )  # a list, because dynamo cannot trace a generator here
 
     def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
@@ -146,31 +149,30 @@ class GaussianMask(nn.Module):
     def guarded(
         self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and σ […, D] as the window is computed with them; gradients at their limits lead back or vanish."""
+        """Mean and σ […, D] after clamping. Gradients beyond the limits lead back or are zero."""
         return guard(mean, sigma, coarser(axes)) if self.form == "guarded" else (mean, sigma)
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
-        """The least |σ| per axis that the window is computed with; 0 in the authors' form, which has no guard."""
+        """The smallest |σ| per axis that the mask uses; 0 in the authors' form, which does not clamp it."""
         return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in coarser(axes)]
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
-        """Distance from the centre at which a factor of the window falls to the threshold."""
+        """Distance from the centre at which a factor of the mask falls to the threshold."""
         return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
 
     def extra_repr(self) -> str:
-        mean = "home" if self.initial_mean is None else _now(self.mean, self.initial_mean)
+        mean = "None" if self.initial_mean is None else _format_parameter(self.mean, self.initial_mean)
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        return (
-            f"{self.dims}, mean={mean}, sigma={_now(self.sigma, self.initial_sigma)}, threshold={self.threshold}{form}"
-        )
+        sigma = _format_parameter(self.sigma, self.initial_sigma)
+        return f"{self.dims}, mean={mean}, sigma={sigma}, threshold={self.threshold}{form}"
 
 
 class RotatedGaussianMask(GaussianMask):
-    """Gaussian window in 2D whose axes turn by a learnable angle φ (the paper's steerable mask).
+    """2D Gaussian mask whose axes are rotated by a learnable angle φ (the paper's steerable mask).
 
-    σ_0 and σ_1 belong to the turned axes u = R(φ)(x − μ), R(φ) = [[cos φ, sin φ], [−sin φ, cos φ]]. The window is
-    cropped to the box around the ellipse where it falls to the threshold. `angle` is the initial φ in radians;
-    the other arguments are those of `GaussianMask`.
+    σ_0 and σ_1 belong to the rotated axes u = R(φ)(x − μ), R(φ) = [[cos φ, sin φ], [−sin φ, cos φ]]. The kernel is
+    cropped to the bounding box of the ellipse on which the mask equals the threshold. `angle` is the initial φ in
+    radians; the other arguments are those of `GaussianMask`.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class RotatedGaussianMask(GaussianMask):
         dtype: torch.dtype | None = None,
     ) -> None:
         if dims != 2:
-            raise ArgumentError(f"RotatedGaussianMask turns in a plane: dims must be 2; got {dims}")
+            raise ArgumentError(f"RotatedGaussianMask rotates in a plane: dims must be 2; got {dims}")
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
         (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))
@@ -224,11 +226,11 @@ class RotatedGaussianMask(GaussianMask):
         return [SIGMA_FLOOR * axis.spacing for axis in coarsest(coarser(axes))]
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, angle={_now(self.angle, [self.initial_angle])}"
+        return f"{super().extra_repr()}, angle={_format_parameter(self.angle, [self.initial_angle])}"
 
 
-def _now(parameter: nn.Parameter, initial: Sequence[float]) -> str:
-    """What a parameter is, to three digits; what it was made with where it holds no numbers."""
+def _format_parameter(parameter: nn.Parameter, initial: Sequence[float]) -> str:
+    """The value of a parameter to three digits, or its initial value if it is on the meta device."""
     real = type(parameter) is nn.Parameter and not parameter.is_meta
     texts = [f"{value:.3g}" for value in (parameter.tolist() if real else initial)]
     return texts[0] if len(set(texts)) == 1 else "(" + ", ".join(texts) + ")"

@@ -1,7 +1,7 @@
-"""Causal layers and models fed piece by piece, with the offline result.
+"""Run causal layers and models on a stream of chunks, with the same result as on the whole sequence.
 
-A causal FlexConv has finite memory: output n needs the last (kernel_size − 1) · dilation inputs and no more. Keeping
-those is all the state there is, and it makes streaming exact, whatever the sizes of the chunks.
+A causal FlexConv has a finite memory: output n needs the last (kernel_size − 1) · dilation inputs. These are the whole
+state of a stream, and they make streaming exact for chunks of any size.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Streaming(nn.Module):
         for chunk in microphone:            # [batch, channels, any number of samples]
             y = stream(chunk)               # the same outputs model(everything) has for these samples
 
-    Parameters are shared with the original, which is not changed; layers run in eval mode and without gradient.
-    Kernels are sampled when a stream starts: call `reset()` to start another one, or after the weights have changed.
-    A model that reads the last time step (a classifier head) gives, at every chunk that brings an output, its result
-    for all samples so far.
+    Parameters are shared with the original model, which is not changed. Layers run in eval mode and without gradients.
+    Kernels are sampled when a stream starts, so call `reset()` to start another stream or after the weights have
+    changed. A model that reads the last time step, such as a classifier, returns with every chunk its result for all
+    samples so far.
 
-    What mixes samples over time by other means (pooling, recurrent layers, group norm, a centred convolution) cannot
-    be exact and is refused by name; operations written inside a `forward` cannot be seen, so compare once with
-    `flexconv.testing.assert_streaming_matches`. A module that knows of such an operation says so: whatever stands in
-    its attribute `cannot_stream` (None: nothing) is the error.
+    Layers that mix samples over time in other ways (pooling, recurrent layers, group norm, centred convolutions)
+    cannot be exact and raise an error with their name. Operations inside a `forward` cannot be detected, so compare
+    once with `flexconv.testing.assert_streaming_matches`. A module can declare such an operation itself: if its
+    attribute `cannot_stream` is a string, that string is the error.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -53,24 +53,24 @@ class Streaming(nn.Module):
         self._layers = [module for module in self.model.modules() if isinstance(module, _CausalState)]
 
     def reset(self) -> None:
-        """Forget all samples: the next chunk starts a new stream, of any batch size."""
+        """Forget all samples. The next chunk starts a new stream and may have another batch size."""
         for layer in self._layers:
             layer.reset()
 
     @torch.no_grad()
     def forward(self, chunk: torch.Tensor) -> torch.Tensor:
-        """The outputs that belong to the samples of `chunk`; with stride, possibly none."""
+        """The outputs for the samples of `chunk`. With a stride there may be none."""
         for layer in self._layers:
             layer.fed = False
         return self.model(chunk)
 
     def train(self, mode: bool = True) -> Streaming:  # noqa: ARG002
-        """Stays in eval mode: batch statistics of a chunk are not those of the stream."""
+        """Stay in eval mode, because the batch statistics of a chunk are not those of the stream."""
         return super().train(False)
 
 
 class _CausalState(nn.Module):
-    """One causal FlexConv, with the samples it still needs."""
+    """One causal FlexConv and the past samples that it needs."""
 
     def __init__(self, layer: FlexConvNd, name: str) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _CausalState(nn.Module):
         if x.ndim == self.layer.dims + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         if self.fed:
-            raise UsageError(f"{self.name} is called twice per chunk: its two uses would share one memory")
+            raise UsageError(f"{self.name} is called twice per chunk: its two uses would share one state")
         self.fed = True
         layer, time = self.layer, 2 + self.axis
         if self.weight is None or self.past is None:
@@ -103,7 +103,7 @@ class _CausalState(nn.Module):
                 f"the stream began with batch, channels and sizes {began}; this chunk has {now}. Call reset() to start "
                 f"another stream"
             )
-        mixed = self.past.dtype != x.dtype and not autocast_enabled(x.device.type)  # of which empty chunks know nothing
+        mixed = self.past.dtype != x.dtype and not autocast_enabled(x.device.type)  # an empty chunk would not reveal it
         if mixed or self.past.device != x.device:
             raise ArgumentError(
                 f"the stream began in {self.past.dtype} on {self.past.device}; this chunk is {x.dtype} on {x.device}. "
@@ -132,7 +132,7 @@ class _CausalState(nn.Module):
         )
 
     def _check_chunk(self, x: torch.Tensor) -> None:
-        """What the layer checks, except that there may be any number of samples, also none."""
+        """The checks of the layer, except that a chunk may have any number of samples, including none."""
         check_kind(self.layer, x)
         sizes = list(x.shape)
         sizes[self.axis - self.layer.dims] = 1
@@ -159,7 +159,7 @@ class _CausalState(nn.Module):
 
 
 class _Pointwise(nn.Module):
-    """A 1×1 convolution that takes a chunk without samples, too; torch's does not."""
+    """A 1×1 convolution that accepts a chunk without samples, which torch's does not."""
 
     def __init__(self, conv: nn.modules.conv._ConvNd) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def _replace(module: nn.Module, name: str) -> nn.Module:
         return _CausalState(module, name)
     if isinstance(module, nn.modules.conv._ConvNd):
         return _Pointwise(module)
-    for child_name, child in list(module._modules.items()):  # named_children() would skip a second use
+    for child_name, child in list(module._modules.items()):  # named_children() skips repeated modules
         if child is not None:
             setattr(module, child_name, _replace(child, f"{name}.{child_name}"))
     return module
@@ -193,38 +193,42 @@ def _refuse_what_cannot_stream(model: nn.Module) -> None:
         if isinstance(module, FlexConvNd):
             _refuse_flexconv(label, module)
             if id(module) in seen:
-                raise ArgumentError(f"{label} appears twice in the model: its two uses would share one memory")
+                raise ArgumentError(f"{label} appears twice in the model: its two uses would share one state")
             seen.add(id(module))
         elif isinstance(module, nn.modules.conv._ConvNd):
             padded = not isinstance(module.padding, str) and any(module.padding)
             if {*module.kernel_size, *module.stride} != {1} or module.transposed or padded:
-                raise ArgumentError(f"{label} reaches over time and keeps no memory: use FlexConv1d(padding='causal')")
+                raise ArgumentError(
+                    f"{label} covers several time steps and keeps no state: use FlexConv1d(padding='causal')"
+                )
         elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise ArgumentError(f"{label} has no running statistics: those of a chunk are not those of the stream")
+            raise ArgumentError(f"{label} has no running statistics, and those of a chunk are not those of the stream")
         elif isinstance(module, _MIX_TIME) or any(
             kind.__module__ in ("torch.nn.modules.pooling", "torch.nn.modules.padding") for kind in type(module).__mro__
         ):
-            raise ArgumentError(f"{label} mixes samples over time, so its result on chunks is not that on the whole")
+            raise ArgumentError(
+                f"{label} mixes samples over time, so its result on chunks differs from that on the whole sequence"
+            )
 
 
 def _refuse_flexconv(label: str, layer: FlexConvNd) -> None:
     causal = _causal_axes(layer)
     if not causal:
         raise ArgumentError(
-            f"{label} has padding={layer.padding!r} and would have to see the future: streaming needs padding='causal'"
+            f"{label} has padding={layer.padding!r} and needs future samples: streaming requires padding='causal'"
             f"{' along one axis' if layer.dims > 1 else ''}"
         )
     if len(causal) > 1:
         raise ArgumentError(
-            f"{label} has padding={layer.padding!r}, causal along {len(causal)} axes, and a stream has one axis of "
-            f"time: leave 'causal' on that one, as in padding={('causal', 'same', 'same')[: layer.dims]}"
+            f"{label} has padding={layer.padding!r}, causal along {len(causal)} axes, but a stream has one time "
+            f"axis: use 'causal' for that one only, as in padding={('causal', 'same', 'same')[: layer.dims]}"
         )
     if layer.padding_mode != "zeros":
-        raise ArgumentError(f"{label} has padding_mode={layer.padding_mode!r}: streaming needs 'zeros'")
+        raise ArgumentError(f"{label} has padding_mode={layer.padding_mode!r}: streaming requires 'zeros'")
 
 
 def _causal_axes(layer: FlexConvNd) -> list[int]:
-    """Axes along which no output sees the future: those named "causal", or else padded on the left as these are."""
+    """Axes along which no output depends on future samples: padded "causal", or on the left by the same amount."""
     if named := [number for number, axis in enumerate(layer.axes) if axis.causal]:
         return named
     return [

@@ -18,7 +18,7 @@ from ._njet import NJet as NJet
 from ._siren import NSIREN as NSIREN
 from ._siren import SIREN as SIREN
 
-#: the names a layer's `generator=` understands
+#: names for the argument `generator` of a layer
 GENERATORS: dict[str, Callable[..., KernelGenerator]] = {
     "magnet": MAGNet,
     "gabor": GaborNet,

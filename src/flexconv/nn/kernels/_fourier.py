@@ -10,8 +10,8 @@ from ._mfn import MultiplicativeFilterNetwork
 class FourierNet(MultiplicativeFilterNetwork):
     """Filters g(x) = sin(W x + b), W ~ U(±1/√D) · input_scale/√filters, b ~ U(±π).
 
-    `input_scale` is as in the Gabor networks. The authors meant to share it too, but their code always uses 256: pass
-    that to repeat their baseline, whose sines start above the Nyquist frequency of a 33-tap grid.
+    `input_scale` is the same as in the Gabor networks. The authors' code always uses 256 here: pass that to reproduce
+    their baseline, whose sines start above the Nyquist frequency of a 33-tap grid.
     """
 
     def __init__(
