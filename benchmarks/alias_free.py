@@ -239,10 +239,10 @@ def show_cost(rows: Sequence[Row]) -> None:
 def toy_net() -> nn.Sequential:
     """Three FlexConv2d of 17×17 taps. W starts at up to 40 rad, which a few hundred steps can reduce."""
     torch.manual_seed(0)
-    kernel = partial(MAGNet, hidden=8, input_scale=8.0)
+    generator = partial(MAGNet, hidden=8, input_scale=8.0)
 
     def layer(fan_in: int, fan_out: int) -> FlexConv2d:
-        return FlexConv2d(fan_in, fan_out, 17, generator=kernel, mask=GaussianMask(2, sigma=0.15))
+        return FlexConv2d(fan_in, fan_out, 17, generator=generator, mask=GaussianMask(2, sigma=0.15))
 
     return nn.Sequential(
         layer(1, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 1)

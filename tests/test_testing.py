@@ -223,8 +223,8 @@ def test_streaming_error_for_a_centred_layer():
 
 
 def smooth(kind=FlexConv1d, size=17, *, sigma=0.3, input_scale=2.0, **options):
-    kernel = partial(MAGNet, hidden=4, layers=1, input_scale=input_scale)
-    return kind(2, 2, size, **({"kernel": kernel, "mask": GaussianMask(kind.dims, sigma=sigma)} | options))
+    generator = partial(MAGNet, hidden=4, layers=1, input_scale=input_scale)
+    return kind(2, 2, size, **({"generator": generator, "mask": GaussianMask(kind.dims, sigma=sigma)} | options))
 
 
 @pytest.mark.parametrize("scale", [2, 1.5, 1.75])

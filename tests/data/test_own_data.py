@@ -216,8 +216,9 @@ def test_network_trained_on_mfcc_accepts_waves(tmp_path, capsys):
     assert cli.run([*tested, "--data-option", "features=mfcc"]) == 0
     assert "folder test: " in capsys.readouterr().out
     assert cli.run(tested) == 2
-    message = "trained on MFCCs at 8000 Hz; folder has no MFCCs (--data-option features=mfcc)"
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "MFCCs at 8000 Hz" in error
+    assert "--data-option features=mfcc" in error
 
 
 def test_error_for_image_options_of_recordings(tmp_path):

@@ -24,9 +24,9 @@ def test_bandwidth_of_a_gaussian():
     assert measured_bandwidth(layer)[0] == pytest.approx(expected, abs=0.13)
 
 
-@pytest.mark.parametrize("kernel", ["siren", "mlp", "magnet", "njet"])
-def test_works_for_every_generator_and_leaves_the_layer_unchanged(kernel):
-    layer = FlexConv2d(2, 2, (5, 9), generator=kernel)
+@pytest.mark.parametrize("generator", ["siren", "mlp", "magnet", "njet"])
+def test_works_for_every_generator_and_leaves_the_layer_unchanged(generator):
+    layer = FlexConv2d(2, 2, (5, 9), generator=generator)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     result = measured_bandwidth(layer)
     assert [type(value) for value in result] == [float, float]

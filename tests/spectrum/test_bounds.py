@@ -163,8 +163,8 @@ def test_bound_holds_for_every_generator_and_mask(make):
 
 @pytest.mark.parametrize("order", [0, 1, 4])
 def test_bound_of_an_njet_holds_and_follows_its_scale(order):
-    kernel = partial(NJet, order=order, reach=8.0)
-    layer = FlexConv2d(1, 4, 33, dtype=torch.float64, generator=kernel, mask=None)
+    generator = partial(NJet, order=order, reach=8.0)
+    layer = FlexConv2d(1, 4, 33, dtype=torch.float64, generator=generator, mask=None)
     with torch.no_grad():
         layer.generator.scale.fill_(0.7)
     bound = max_frequency(layer)
@@ -274,9 +274,9 @@ def test_half_precision_is_computed_in_float32():
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kernel", "name"), [("siren", "SIREN"), ("nsiren", "NSIREN"), ("mlp", "MLP")])
-def test_error_names_a_generator_without_a_formula(kernel, name):
-    layer = FlexConv2d(1, 2, 9, generator=kernel)
+@pytest.mark.parametrize(("generator", "name"), [("siren", "SIREN"), ("nsiren", "NSIREN"), ("mlp", "MLP")])
+def test_error_names_a_generator_without_a_formula(generator, name):
+    layer = FlexConv2d(1, 2, 9, generator=generator)
     assert available_formulas(layer) == ()
     with pytest.raises(ValueError, match=rf"generator is {name}.*no formula"):
         max_frequency(layer)

@@ -159,8 +159,8 @@ def test_gradient_descent_brings_kernels_below_the_limit(formula, method):
 @pytest.mark.parametrize(("weight", "formula"), [(1.0, "authors"), (1.0, "exact"), (0.0, "exact")])
 def test_network_learns_a_blur_and_stays_below_the_limit_only_with_the_penalty(weight, formula):
     torch.manual_seed(0)
-    kernel = partial(MAGNet, hidden=8, input_scale=10.0)
-    layers = [FlexConv2d(i, o, 17, generator=kernel, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
+    generator = partial(MAGNet, hidden=8, input_scale=10.0)
+    layers = [FlexConv2d(i, o, 17, generator=generator, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
     model = nn.Sequential(layers[0], nn.BatchNorm2d(4), nn.ReLU(), layers[1])
     frequencies = [p for name, p in model.named_parameters() if name.endswith(("frequency", "gamma"))]
     others = [p for p in model.parameters() if all(p is not other for other in frequencies)]
@@ -225,9 +225,9 @@ def test_former_method_names_still_work_with_a_warning(old, new):
     assert torch.equal(penalty, alias_penalty(layer, method=new))
 
 
-@pytest.mark.parametrize(("kernel", "name"), [("siren", "SIREN"), ("nsiren", "NSIREN"), ("mlp", "MLP")])
-def test_generator_without_a_formula_is_an_error_or_skipped(kernel, name):
-    layer = FlexConv2d(1, 2, 9, generator=kernel)
+@pytest.mark.parametrize(("generator", "name"), [("siren", "SIREN"), ("nsiren", "NSIREN"), ("mlp", "MLP")])
+def test_generator_without_a_formula_is_an_error_or_skipped(generator, name):
+    layer = FlexConv2d(1, 2, 9, generator=generator)
     model = nn.ModuleDict({"first": FlexConv2d(1, 2, 9), "second": layer})
     with pytest.raises(ValueError, match=rf"'second' is {name}.*missing='skip'"):
         alias_penalty(model)
