@@ -17,7 +17,7 @@ except ImportError as missing:
 from flexconv.errors import ArgumentError, FlexConvError
 from flexconv.train import Interrupted
 
-from . import ITEMS, Item, Ledger, _page, _plan, _results, _smoke, _work, items
+from . import ITEMS, Item, Ledger, _page, _plan, _queue, _results, _smoke, _work, items
 from . import ship as ship_run
 from ._console import console, print_table, say
 from ._files import DOCS, RESULTS, ROOT, WEIGHTS, write
@@ -125,6 +125,42 @@ def plan(results: Results = RESULTS) -> None:
         say(f"  {command}")
 
 
+@app.command("run")
+def work_on_queue(
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Save and stop before this time is over. Default: when all is done.")
+    ] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="Only print the missing runs.")] = False,
+    pack: Annotated[
+        Path | None, typer.Option(help="Write a tar file per run into this folder, to go on with it elsewhere.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change precision or engine of the runs; repeatable."),
+    ] = None,
+    results: Results = RESULTS,
+    root: Root = None,
+    device: Device = "auto",
+) -> None:
+    """Start or resume the missing runs of the plan, one at a time. Run it again until nothing is missing.
+
+    Runs with a checkpoint come first. On a GPU, networks are trained in bf16.
+    """
+    _set_up(device, root)
+    ledger = Ledger(results)
+    if only_list:
+        titles, rows = _queue.missing_table(ledger)
+        print_table(titles, rows, right=("seed",))
+        say(f"\n{len(rows)} runs missing")
+        return
+    attempts = _queue.work(ledger, minutes=minutes, device=device, changes=changes or [], console=console)
+    if pack is not None:
+        _queue.pack(attempts, pack)
+    titles, rows = _queue.attempts_table(attempts)
+    print_table(titles, rows, right=("seed",))
+    say(f"\n{len(_queue.queue(Ledger(results)))} runs missing")
+
+
 @app.command()
 def ship(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
@@ -158,10 +194,7 @@ def _run_or_smoke(
     for option, value in {"--seeds": seeds, "--limit": limit, "--set": changes}.items():
         if value is not None and not start:
             raise ArgumentError(f"{option} needs --run")
-    if device not in DEVICES:
-        raise ArgumentError(f"--device must be one of {', '.join(DEVICES)}; got {device!r}")
-    if root is not None:
-        os.environ["FLEXCONV_DATA"] = str(root)  # not in the recipe: logs must not depend on the machine
+    _set_up(device, root)
     if smoke:
         with tempfile.TemporaryDirectory() as folder:
             _smoke.smoke(chosen, Path(folder), say=say)
@@ -172,6 +205,13 @@ def _run_or_smoke(
         rest = f"; {outcome.left} left: run the same command again" if outcome.left else ""
         say(f"{outcome.done} runs done{rest}")
     return smoke or start
+
+
+def _set_up(device: str, root: Path | None) -> None:
+    if device not in DEVICES:
+        raise ArgumentError(f"--device must be one of {', '.join(DEVICES)}; got {device!r}")
+    if root is not None:
+        os.environ["FLEXCONV_DATA"] = str(root)  # not in the recipe: logs must not depend on the machine
 
 
 def _numbers(text: str | None) -> list[int] | None:

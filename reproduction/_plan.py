@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flexconv.models import list_pretrained
 from flexconv.train import CrossResolutionRecipe, FitRecipe, Recipe
 
+from . import figure5, table1, table2, table3, table4, table6, table9
 from ._ledger import Ledger
 from ._pictures import Pictures
+from ._table import Table
 from ._work import run_folder
 
 FAST = ("precision=bf16",)  # on a GPU
@@ -25,22 +28,33 @@ class Wanted:
     seeds: int = 1
 
 
-_ABLATIONS = ("gabor", "gabor-anisotropic", "gabor-init", "fourier", "siren", "njet", "conv3", "conv33")
 _KODAK = ("magnet-shared", "gabor", "gabor-init", "fourier", "siren", "siren-10")
-_SERIES = ("smnist", "pmnist", "scifar10", "npcifar10", "character-trajectories")
+_SEQUENCES = ("smnist", "pmnist", "scifar10", "npcifar10", "character-trajectories")
 _CROSS = "cross-resolution-cifar10"
 
+
+def _rows(table: Table, prefix: str = "") -> tuple[str, ...]:
+    """The recipes of the paper's own rows whose names start with `prefix`."""
+    return tuple(name for name in table.own_recipes if name.startswith(prefix))
+
+
+#: in the order in which the runs are started
 WANTED = (
-    Wanted("a. CIFAR-10, FlexNet-7, 350 epochs", ("flexnet7-cifar10",), 3),
-    Wanted("b. series", tuple(f"flextcn-{data}{variant}" for data in _SERIES for variant in ("", "/2-blocks"))),
     Wanted(
-        "c. 16 → 32 pixels",
-        (f"{_CROSS}/no-penalty", f"{_CROSS}/f-magnet", f"{_CROSS}/f-flexconv", _CROSS, f"{_CROSS}/exact"),
+        "Headline rows, three seeds",
+        (*(f"flextcn-{data}" for data in _SEQUENCES), "flexnet7-cifar10", _CROSS, "kodak"),
         3,
     ),
-    Wanted("d. Kodak", ("kodak", *(f"kodak/{variant}" for variant in _KODAK))),
+    Wanted("Table 1", _rows(table1.TABLE)),
+    Wanted("Table 3", _rows(table3.TABLE)),
+    Wanted("Table 4", _rows(table4.TABLE)),
+    Wanted("Table 9", _rows(table9.TABLE)),
+    Wanted("Table 6", _rows(table6.TABLE)),
+    Wanted("Table 2, CharacterTrajectories", _rows(table2.TABLE, "flextcn-character-trajectories")),
+    Wanted("Figure 5", _rows(figure5.FIGURE)),
+    Wanted("Table 5", ("kodak", *(f"kodak/{variant}" for variant in _KODAK))),
     Wanted(
-        "d. Figure 4",
+        "Figure 4",
         tuple(
             f"fit-{target}{variant}"
             for target in ("gabor", "random", "alexnet")
@@ -48,20 +62,32 @@ WANTED = (
         ),
     ),
     Wanted(
-        "e. CIFAR-10 ablations, MNIST",
-        (
-            *(f"flexnet7-cifar10/{variant}" for variant in _ABLATIONS),
-            *("ckcnn7-cifar10", "ckcnn7-cifar10/magnet", "resnet44-cifar10", "flexnet3-cifar10", "flexnet5-cifar10"),
-            "flexnet7-mnist",
-        ),
+        "Penalties of Table 4, three seeds",
+        tuple(f"{_CROSS}/{variant}" for variant in ("no-penalty", "f-magnet", "f-flexconv", "exact")),
+        3,
     ),
-    Wanted("f. SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
+    Wanted("SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
 )
 
 
 def plan(ledger: Ledger) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For every part, its title and the (command, estimate) of each missing run."""
-    return [(wanted.title, _missing(wanted, ledger)) for wanted in WANTED]
+    """For every part, its title and the (command, estimate) of each missing run. A run is listed once."""
+    return [
+        (title, [(command(name, seed, ledger), estimate(name, ledger)) for name, seed in runs])
+        for title, runs in missing(ledger)
+    ]
+
+
+def missing(ledger: Ledger, wanted: Sequence[Wanted] = WANTED) -> list[tuple[str, list[tuple[str, int]]]]:
+    """For every part, its title and the (recipe, seed) of each missing run. A run is listed once."""
+    listed: set[tuple[str, int]] = set()
+    parts = []
+    for part in wanted:
+        done = {(name, log.seed) for name in part.recipes for log in ledger.finished(name)}
+        runs = [(name, seed) for name in part.recipes for seed in range(part.seeds)]
+        parts.append((part.title, [run for run in runs if run not in done | listed]))
+        listed.update(runs)
+    return parts
 
 
 def to_ship(runs: Path = Path("results/runs")) -> list[str]:
@@ -75,12 +101,6 @@ def to_ship(runs: Path = Path("results/runs")) -> list[str]:
         for name, recipe in wanted.items()
         if name not in list_pretrained()
     ]
-
-
-def _missing(wanted: Wanted, ledger: Ledger) -> list[tuple[str, str]]:
-    done = {(name, log.seed) for name in wanted.recipes for log in ledger.finished(name)}
-    runs = [(name, seed) for name in wanted.recipes for seed in range(wanted.seeds) if (name, seed) not in done]
-    return [(command(name, seed, ledger), estimate(name, ledger)) for name, seed in runs]
 
 
 def command(name: str, seed: int, ledger: Ledger) -> str:

@@ -88,6 +88,12 @@ class Table(Item):
         found = [self.recipe(row, column) for row in rows for column in self.columns]
         return tuple(dict.fromkeys(name for name in found if name is not None))
 
+    @property
+    def own_recipes(self) -> tuple[str, ...]:
+        """The recipes of the paper's own rows, without duplicates."""
+        found = [self.recipe(row, column) for row in self.rows if not row.beside for column in self.columns]
+        return tuple(dict.fromkeys(name for name in found if name is not None))
+
     def section(self, ledger: Ledger) -> Section:
         titles = (
             "model",
@@ -97,8 +103,8 @@ class Table(Item):
         matches = self.matches(ledger)
         rows = [self._row(row, matches) for row in self.rows]
         grid = Grid(titles, tuple(rows), right=titles[1:])
-        own = {self.recipe(row, column) for row in self.rows if not row.beside for column in self.columns} - {None}
-        done = sum(bool(ledger.finished(name)) for name in own if name is not None)
+        own = self.own_recipes
+        done = sum(bool(ledger.finished(name)) for name in own)
         notes = (f"Published: {self.published}.", *self.notes)
         return Section(grid, self._runs(matches), notes, done, len(own))
 
