@@ -237,6 +237,12 @@ def test_compiled_batches_are_equal(split, augment, graphs, resident_bytes, monk
     )  # the last batch, which is not full, is not compiled
 
 
+def test_former_name_of_the_local_batch_size_still_works_with_a_warning():
+    batches = data.DeviceBatches(image_split(), 8, world_size=3, rank=0)
+    with pytest.warns(DeprecationWarning, match=r"own_size .*local_batch_size"):
+        assert batches.own_size == batches.local_batch_size == 3
+
+
 def test_rejects_invalid_arguments():
     split = image_split()
     with pytest.raises(ValueError, match="augmentation 'flip'"):

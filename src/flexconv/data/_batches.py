@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -123,6 +124,12 @@ class DeviceBatches:
     def local_batch_size(self) -> int:
         """Number of samples that this process gets of a full batch."""
         return self.batch_size // self.world_size + (self.rank < self.batch_size % self.world_size)
+
+    @property
+    def own_size(self) -> int:
+        """Deprecated: use `local_batch_size`."""
+        warnings.warn("DeviceBatches.own_size is deprecated, use local_batch_size", DeprecationWarning, stacklevel=2)
+        return self.local_batch_size
 
     def _run(self, epoch: int, start: int) -> Iterator[Batch]:
         count = len(self.split)
