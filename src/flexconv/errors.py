@@ -1,23 +1,23 @@
 """The errors that flexconv raises on purpose.
 
-Every one of them is a `FlexConvError` and also the built-in exception that torch would raise in its place, so that
-`except ValueError` keeps working. The command prints a `FlexConvError` as one line; anything else is a bug in flexconv,
-and its traceback is shown.
+Each of them is a `FlexConvError` and also the built-in exception that torch or Python would raise in its place, so that
+`except ValueError` works as usual. The command prints a `FlexConvError` as one line. Any other exception is a bug in
+flexconv, and the command shows its traceback.
 """
 
 from __future__ import annotations
 
 
 class FlexConvError(Exception):
-    """Something that the user of flexconv can put right. The message says what was wrong and what would be right."""
+    """The base class: an error that the user can correct. The message names the wrong value and what would be right."""
 
 
 class ArgumentError(FlexConvError, ValueError):
-    """An argument, a recipe or an option has a value that cannot work."""
+    """An argument, an option or a value in a recipe or a file is not possible."""
 
 
 class ArgumentTypeError(FlexConvError, TypeError):
-    """An argument has the wrong type."""
+    """An argument, an option or a value in a recipe or a file has the wrong type."""
 
 
 class UsageError(FlexConvError, RuntimeError):
@@ -25,15 +25,24 @@ class UsageError(FlexConvError, RuntimeError):
 
 
 class RunError(UsageError):
-    """A run folder cannot be used as requested: it holds no run, an unfinished one, or one of another kind."""
+    """A run folder cannot be used as requested: it has no run, an unfinished one, or one of another kind."""
 
 
 class MissingFileError(FlexConvError, FileNotFoundError):
-    """A file or folder does not exist."""
+    """A file or a folder does not exist."""
 
 
-class MissingPackageError(FlexConvError, ImportError):
-    """An optional package is not installed."""
+class MissingPackageError(FlexConvError, ModuleNotFoundError):
+    """An optional package is not installed.
+
+    Arguments:
+        needs: what needs which package, such as "downloading data needs pooch".
+        extra: the extra of flexconv that installs it.
+
+    """
+
+    def __init__(self, needs: str, *, extra: str) -> None:
+        super().__init__(f'{needs}: pip install ".[{extra}]" in a checkout of flexconv')
 
 
 def first_line(error: Exception) -> str:

@@ -625,7 +625,7 @@ def test_the_command_says_which_extra_is_missing(tmp_path, monkeypatch, capsys):
     save_pretrained(small_net(), "model")
     code, said = command("export", "model", capsys=capsys)
     assert code == 1
-    assert said.err == 'error: format="onnx" needs onnxruntime: pip install "flexconv[export]"\n'
+    assert said.err == 'error: format="onnx" needs onnxruntime: pip install ".[export]" in a checkout of flexconv\n'
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -93,7 +93,7 @@ def test_import_error_without_matplotlib_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "flexconv\[viz\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[viz\]"'):
         importlib.import_module("flexconv.viz")
 
 

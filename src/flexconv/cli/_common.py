@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from ..errors import ArgumentError, ArgumentTypeError, FlexConvError, MissingPackageError, RunError
+
 try:
     import typer
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 except ImportError as error:
-    raise SystemExit(f'the flexconv command needs {error.name}: pip install "flexconv[train]"') from error
+    raise SystemExit(str(MissingPackageError(f"the flexconv command needs {error.name}", extra="train"))) from error
 
 from .._arguments import unknown_name
-from ..errors import ArgumentError, ArgumentTypeError, FlexConvError, RunError
 
 WIDE = 10_000  # columns if the output is not a terminal, so that no line is wrapped
 DEVICES = ("auto", "cpu", "cuda")

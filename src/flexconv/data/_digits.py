@@ -29,7 +29,7 @@ def _source(*, layout: PixelsAsSteps | None) -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise MissingPackageError('the digits data set needs scikit-learn: pip install "flexconv[train]"') from error
+        raise MissingPackageError("the digits data set needs scikit-learn", extra="train") from error
     pixels, digits = load_digits(return_X_y=True)
     images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
     inputs = images if layout is None else layout.series(images)

@@ -59,7 +59,7 @@ def _pooch() -> Any:
     try:
         import pooch
     except ImportError as error:
-        raise MissingPackageError('downloading data needs pooch: pip install "flexconv[train]"') from error
+        raise MissingPackageError("downloading data needs pooch", extra="train") from error
     pooch.get_logger().setLevel("WARNING")
     return pooch
 

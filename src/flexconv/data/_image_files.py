@@ -59,5 +59,5 @@ def import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError('reading image files needs Pillow: pip install "flexconv[train]"') from error
+        raise MissingPackageError("reading image files needs Pillow", extra="train") from error
     return Image

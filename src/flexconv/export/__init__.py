@@ -5,7 +5,7 @@
     report.error                                    # 3e-07: the file was run, and compared with the model
 
 FlexConvs are sampled first (`flexconv.materialize`): a file holds convolutions and no generator, no FFT, nothing of
-flexconv. "onnx" needs the extra flexconv[export]; "pt2" and "conv" need torch alone.
+flexconv. "onnx" needs the extra `export`; "pt2" and "conv" need torch alone.
 """
 
 from ..models import trained_size as trained_size

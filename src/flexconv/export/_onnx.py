@@ -28,7 +28,7 @@ def require_onnx() -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise MissingPackageError(f'format="onnx" needs {name}: pip install "flexconv[export]"') from error
+            raise MissingPackageError(f'format="onnx" needs {name}', extra="export") from error
 
 
 def save_onnx(

@@ -16,7 +16,6 @@ from ._base import Model
 from ._card import ModelCard
 from ._pretrained import CONFIG, save_pretrained
 
-INSTALL = 'pip install "flexconv[hub]"'
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _REPOSITORY = re.compile(rf"(?P<repo_id>{_PART}/{_PART})(@(?P<revision>[\w./-]+))?", re.ASCII)
 
@@ -65,7 +64,7 @@ def push_to_hub(
         from_pretrained("you/flexnet7-cifar10")                 # or "you/flexnet7-cifar10@revision"
 
     Log in first with `hf auth login`. The repository is created if it does not exist. Existing weights and an existing
-    card are replaced in one commit, and nothing is uploaded before both are complete. Needs the extra flexconv[hub].
+    card are replaced in one commit, and nothing is uploaded before both are complete. Needs the extra `hub`.
 
     Arguments:
         model: the network.
@@ -100,7 +99,7 @@ def _hub(purpose: str) -> ModuleType:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise MissingPackageError(f"{purpose}: {INSTALL}") from error
+        raise MissingPackageError(purpose, extra="hub") from error
     return huggingface_hub
 
 

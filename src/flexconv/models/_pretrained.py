@@ -145,7 +145,7 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
     1. the name of a trained network that is part of flexconv, of an installed flexconv-weights
        (`pip install flexconv-weights`), or of the folder `weights` of a checkout: see `list_pretrained`;
     2. a folder written by `save_pretrained`;
-    3. "user/name" or "user/name@revision" on the Hugging Face Hub, as `push_to_hub` uploads it (extra flexconv[hub]),
+    3. "user/name" or "user/name@revision" on the Hugging Face Hub, as `push_to_hub` uploads it (extra `hub`),
        unless there is a folder "user".
 
     A name takes precedence over a folder of the same name in the current directory; write "./name" for the folder.

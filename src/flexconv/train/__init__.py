@@ -11,9 +11,7 @@ from ..errors import MissingPackageError
 try:
     import lightning.fabric as _fabric  # noqa: F401
 except ImportError as error:
-    raise MissingPackageError(
-        'flexconv.train needs lightning and a few more packages: pip install "flexconv[train]"'
-    ) from error
+    raise MissingPackageError("flexconv.train needs lightning and a few more packages", extra="train") from error
 
 from ._model import build_model
 from ._read import build_recipe, import_yaml, list_recipes, load_recipe, merge, parse_override, plain

@@ -227,7 +227,7 @@ def import_yaml() -> types.ModuleType:
     try:
         import yaml  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
-        raise MissingPackageError('recipes need PyYAML: pip install "flexconv[train]"') from error
+        raise MissingPackageError("recipes need PyYAML", extra="train") from error
     return yaml
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from .._registry import has_fast_version
 from ..data import Batch, DataSplits, DeviceBatches
-from ..errors import UsageError
+from ..errors import MissingPackageError, UsageError
 from ..nn import refresh_extents
 from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
@@ -207,8 +207,10 @@ class Trainer:
 
     def _write_events(self, record: dict[str, Any]) -> None:
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise MissingPackageError("training needs tensorboard", extra="train") from error
             self._writer = SummaryWriter(str(self.folder.path), purge_step=self.progress.epoch)
         for name, value in record.items():
             if isinstance(value, int | float) and name not in ("epoch", "step"):

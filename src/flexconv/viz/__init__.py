@@ -1,4 +1,4 @@
-"""Plots of layers, networks and training runs, drawn with matplotlib (`pip install "flexconv[viz]"`).
+"""Plots of layers, networks and training runs, drawn with matplotlib (the extra `viz`).
 
     from flexconv import viz
     viz.plot_kernel(layer).savefig("kernel.pdf")
@@ -7,12 +7,12 @@ Every function returns a `matplotlib.figure.Figure` that fits the width of a pag
 do not use pyplot, and they do not change the model, its gradients or the state of the random number generators.
 """
 
+from ..errors import MissingPackageError
+
 try:
     import matplotlib  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'flexconv.viz needs matplotlib, which is not installed: pip install "flexconv[viz]"', name=error.name
-    ) from error
+    raise MissingPackageError("flexconv.viz needs matplotlib", extra="viz") from error
 
 from ._curves import plot_curves as plot_curves
 from ._gabors import plot_gabors as plot_gabors
