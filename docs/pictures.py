@@ -1,18 +1,14 @@
 """The figures of README.md and docs/idea.md.
 
-    python docs/pictures.py                                      # the figure of README.md, half a minute on a CPU
+    make demo                             # trains a small network on digits, one or two minutes on a CPU
+    python docs/pictures.py runs/demo     # half a minute
 
-    make demo                                                    # one or two minutes on a CPU
-    flexconv train flexnet3-cifar10/short --out runs/cifar       # 75 minutes on one CPU thread
-    python docs/pictures.py runs/demo runs/cifar                 # the figures of docs/idea.md
-
-The second run needs CIFAR-10 (`flexconv data fetch cifar10`).
+Without a run folder, only the figure of README.md is drawn.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +23,7 @@ from flexconv.sampling import KernelStages, kernel_stages
 from flexconv.train import RunFolder
 
 IMAGES = Path(__file__).parent / "images"
-DPI = 120
+DPI = 110
 
 
 # --- README.md: a kernel that grows during training -------------------------------------------------------------------
@@ -142,28 +138,27 @@ def draw_growth(stages: dict[int, KernelStages], theme: Theme) -> Figure:
 # --- docs/idea.md -----------------------------------------------------------------------------------------------------
 
 
-def draw_idea(digits: Path, cifar: Path) -> dict[str, Figure]:
-    """The figures of docs/idea.md, by the name of their file."""
-    model = from_pretrained(cifar / "weights")
-    deep = model.get_submodule("blocks.2.conv1")
-    assert isinstance(deep, FlexConv2d)
-    records = RunFolder(digits).read_metrics()
+def draw_idea(run: Path) -> dict[str, Figure]:
+    """The figures of docs/idea.md, by the name of their file. `run` is the run folder of `make demo`."""
+    model = from_pretrained("flexnet7-cifar10")
+    layer = model.get_submodule("blocks.3.conv1")
+    assert isinstance(layer, FlexConv2d)
+    records = RunFolder(run).read_metrics()
     layers = records[0]["sizes"]
     sizes = {name: [(record["step"], tuple(record["sizes"][name])) for record in records] for name in layers}
     return {
-        "kernel": viz.plot_kernel(deep, channels=[(0, 0), (47, 35)]),
+        "kernel": viz.plot_kernel(layer, channels=[(30, 19), (8, 15)]),
         "masks": viz.plot_masks(model),
         "sizes": viz.plot_sizes(sizes),
-        "spectrum": viz.plot_spectrum(deep, scales=(1, 2)),
+        "spectrum": viz.plot_spectrum(layer, scales=(1, 2)),
     }
 
 
-def main(runs: Sequence[Path]) -> None:
+def main(run: Path | None) -> None:
     IMAGES.mkdir(exist_ok=True)
-    if runs:
-        for name, figure in draw_idea(*runs).items():
+    if run is not None:
+        for name, figure in draw_idea(run).items():
             figure.savefig(IMAGES / f"{name}.png", dpi=DPI, bbox_inches="tight", pad_inches=0.05)
-        return
     torch.set_num_threads(1)  # the result depends on the number of threads
     stages = train_ring_filter()
     for name, theme in THEMES.items():
@@ -172,5 +167,5 @@ def main(runs: Sequence[Path]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", type=Path, help="run folders of the demo and of CIFAR-10")
-    main(parser.parse_args().runs)
+    parser.add_argument("run", nargs="?", type=Path, help="the run folder of make demo")
+    main(parser.parse_args().run)

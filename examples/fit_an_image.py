@@ -1,13 +1,14 @@
-"""One photograph, four kernel generators: MAGNet, Gabor, Fourier and SIREN learn it from its pixels, side by side.
+"""Fit a photograph with four kernel generators, MAGNet, GaborNet, FourierNet and SIREN, and compare them.
 
     python examples/fit_an_image.py
 
-A generator is a function from coordinates to values, with which FlexConvs make their kernels. Whether it can draw a
-picture says how much detail a kernel of it can have. All four have about 4,200 parameters and see every pixel at every
-step; the picture is one that comes with scikit-learn, 96 × 64, so about one parameter for four colour values.
+A generator is a network that maps coordinates to values. FlexConvs use it to create their kernels. How well it fits an
+image shows how much detail a kernel can have. All four generators have about 4,200 parameters and see every pixel in
+every step. The image comes with scikit-learn. It has 96 × 64 pixels, so there is one parameter for about four values.
 
-Expect the SIREN at about 30 dB, MAGNet and Gabor at 27, Fourier at 25: a small network and few steps on a small picture
-favour the SIREN. About a minute on one CPU thread; `flexconv fit kodak` is the long comparison of the paper.
+The SIREN reaches about 30 dB, MAGNet and GaborNet 27 dB, and FourierNet 25 dB. Small networks, few steps and a small
+image favour the SIREN. The example takes about a minute on one CPU thread. `flexconv fit kodak` runs the comparison of
+the paper, which takes much longer.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from flexconv import data
 from flexconv.nn import SIREN, FourierNet, GaborNet, KernelGenerator, MAGNet
 
 HEIGHT, WIDTH = 64, 96
-SCALE = 32.0  # of the first frequencies: the paper's 256 for pictures eight times as wide
+SCALE = 32.0  # of the initial frequencies; the paper uses 256 for images that are eight times as wide
 
 
-def photograph() -> torch.Tensor:
-    """[3, 64, 96] on [0, 1]: sky, trees and a roof with fine lines."""
+def load_photograph() -> torch.Tensor:
+    """A photograph with values in [0, 1] → [3, 64, 96]."""
     try:
         from sklearn.datasets import load_sample_image
     except ImportError:
-        raise SystemExit('the picture comes with scikit-learn: pip install "flexconv[train]"') from None
+        raise SystemExit('the image comes with scikit-learn: pip install "flexconv[train]"') from None
     pixels = torch.from_numpy(load_sample_image("china.jpg").copy())
     return data.resize_images(pixels.permute(2, 0, 1)[None], (HEIGHT, WIDTH))[0].float() / 255
 
 
-def grid(height: int, width: int) -> torch.Tensor:
-    """Coordinates of all pixels → [2, height, width] on [−1, 1]."""
+def pixel_coordinates(height: int, width: int) -> torch.Tensor:
+    """The coordinates of all pixels, in [−1, 1] → [2, height, width]."""
     lines = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
     return torch.stack(torch.meshgrid(*lines, indexing="ij"))
 
 
-def generators() -> dict[str, tuple[KernelGenerator, float]]:
-    """Name → generator from 2 coordinates to 3 colours, and its learning rate."""
+def make_generators() -> dict[str, tuple[KernelGenerator, float]]:
+    """The generators, from 2 coordinates to 3 colours, and their learning rates."""
     return {
         "MAGNet": (MAGNet(2, 3, hidden=32, layers=3, input_scale=SCALE), 0.01),
         "Gabor": (GaborNet(2, 3, hidden=33, layers=3, input_scale=SCALE), 0.01),
@@ -51,38 +52,39 @@ def generators() -> dict[str, tuple[KernelGenerator, float]]:
     }
 
 
-def psnr(drawn: torch.Tensor, target: torch.Tensor) -> float:
-    """Peak signal-to-noise ratio in dB of values on [0, 1], −10 log₁₀ of the mean squared error."""
-    return -10 * math.log10((drawn.clamp(0, 1) - target).square().mean().item())
+def psnr(image: torch.Tensor, target: torch.Tensor) -> float:
+    """The peak signal-to-noise ratio in dB for values in [0, 1]: −10 log₁₀ of the mean squared error."""
+    return -10 * math.log10((image.clamp(0, 1) - target).square().mean().item())
 
 
 def fit(generator: KernelGenerator, target: torch.Tensor, *, lr: float, steps: int) -> torch.Tensor:
-    """Train on all pixels at once; returns what it draws, [3, height, width]."""
-    coordinates = grid(*target.shape[1:])
+    """Train a generator on all pixels at once. Returns the image that it generates → [3, height, width]."""
+    coordinates = pixel_coordinates(*target.shape[1:])
     optimizer = torch.optim.Adam(generator.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         loss = (generator(coordinates) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
+        scheduler.step()
     with torch.no_grad():
         return generator(coordinates)
 
 
-def save_picture(path: Path, pictures: dict[str, torch.Tensor]) -> None:
+def save_figure(path: Path, images: dict[str, torch.Tensor]) -> None:
+    """Save all images side by side."""
     try:
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        print('no picture: pip install "flexconv[viz]" draws one')
+        print('the figure needs matplotlib: pip install "flexconv[viz]"')
         return
-    figure, axes = pyplot.subplots(1, len(pictures), figsize=(3.2 * len(pictures), 2.6))
-    for axis, (title, pixels) in zip(axes, pictures.items(), strict=True):
-        axis.imshow(pixels.clamp(0, 1).permute(1, 2, 0).numpy())
+    figure, axes = pyplot.subplots(1, len(images), figsize=(3.2 * len(images), 2.6))
+    for axis, (title, image) in zip(axes, images.items(), strict=True):
+        axis.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
         axis.set_title(title)
         axis.axis("off")
     figure.tight_layout()
@@ -92,22 +94,22 @@ def save_picture(path: Path, pictures: dict[str, torch.Tensor]) -> None:
 
 
 def main(steps: int = 300, out: Path = Path("fit_an_image.png")) -> dict[str, float]:
-    """Fit all four, print a table; returns the PSNR of each."""
+    """Fit all generators and print a table. Returns the PSNR of each."""
     torch.manual_seed(0)
-    target = photograph()
-    pictures, results = {"photograph": target}, {}
+    target = load_photograph()
+    images, results = {"photograph": target}, {}
     print(f"{WIDTH} × {HEIGHT} pixels, {steps} steps\n\ngenerator   parameters   PSNR, dB   seconds")
-    for name, (generator, lr) in generators().items():
-        began = time.perf_counter()
-        drawn = fit(generator, target, lr=lr, steps=steps)
-        results[name] = psnr(drawn, target)
-        pictures[f"{name}, {results[name]:.1f} dB"] = drawn
+    for name, (generator, lr) in make_generators().items():
+        start = time.perf_counter()
+        image = fit(generator, target, lr=lr, steps=steps)
+        results[name] = psnr(image, target)
+        images[f"{name}, {results[name]:.1f} dB"] = image
         count = sum(p.numel() for p in generator.parameters())
-        print(f"{name:12}{count:10,}{results[name]:11.2f}{time.perf_counter() - began:10.0f}")
-    save_picture(out, pictures)
+        print(f"{name:12}{count:10,}{results[name]:11.2f}{time.perf_counter() - start:10.0f}")
+    save_figure(out, images)
     return results
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks as small as these gain little from more
+    torch.set_num_threads(1)  # more threads do not help for networks of this size
     main()

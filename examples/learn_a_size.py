@@ -1,9 +1,10 @@
-"""A FlexConv2d that starts at 5×5 and has to imitate a filter five times as wide: watch it grow.
+"""A layer that learns the size of its kernel: it starts with 5 × 5 taps and learns to imitate a much wider filter.
 
     python examples/learn_a_size.py
 
-White noise goes in, so the loss is the squared distance between kernel and filter, and the best any 5×5 kernel
-could reach is the energy of the filter outside 5×5.
+The inputs are white noise, so the expected loss is the squared distance between the kernel and the filter. No kernel of
+5 × 5 taps can have a smaller loss than the energy of the filter outside 5 × 5 taps. The layer gets below this value
+because its mask, and with it the kernel, grows during training.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flexconv import FlexConv2d, GaussianMask, ops
 
 
 def wide_filter(size: int = 33) -> torch.Tensor:
-    """A Gabor filter, long in one direction and narrow in the other → [1, 1, size, size], of energy 1."""
+    """A Gabor filter, wide along one axis and narrow along the other, with energy 1 → [1, 1, size, size]."""
     axis = torch.linspace(-1, 1, size)
     rows, columns = torch.meshgrid(axis, axis, indexing="ij")
     values = torch.exp(-0.5 * ((rows / 0.12) ** 2 + (columns / 0.35) ** 2)) * torch.cos(12 * columns)
@@ -24,17 +25,22 @@ def wide_filter(size: int = 33) -> torch.Tensor:
 
 
 def main(steps: int = 400) -> tuple[float, float, tuple[int, ...]]:
-    """Train; returns the final loss, the best loss of the first size, and the final size."""
+    """Train the layer. Returns the final loss, the smallest loss of a 5 × 5 kernel, and the final kernel size."""
     torch.manual_seed(0)
     target = wide_filter()
+
+    # A FlexConv2d takes the same arguments as nn.Conv2d. kernel_size is the largest size that the kernel can have.
+    # Its current size, layer.extent, follows from the width (sigma) of its mask, which is a parameter like any other.
     mask = GaussianMask(2, sigma=0.075)
     layer = FlexConv2d(1, 1, kernel_size=33, bias=False, mask=mask)
-    first = layer.extent
-    crop = (slice(None), slice(None), *(slice((33 - n) // 2, (33 + n) // 2) for n in first))
-    floor = float(target.square().sum() - target[crop].square().sum())
-    print(f"first size {first[0]}×{first[1]}: no kernel of that size gets below a loss of {floor:.3f}\n")
+
+    height, width = layer.extent
+    inside = target[..., (33 - height) // 2 : (33 + height) // 2, (33 - width) // 2 : (33 + width) // 2]
+    floor = float(target.square().sum() - inside.square().sum())
+    print(f"initial size {height}×{width}: no kernel of this size has a loss below {floor:.3f}\n")
     print("step   loss    size    sigma          ms/step")
 
+    # An ordinary training loop. Nothing has to be called to update the size.
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
     loss, start = torch.zeros(()), time.perf_counter()
     for step in range(steps + 1):
@@ -52,5 +58,5 @@ def main(steps: int = 400) -> tuple[float, float, tuple[int, ...]]:
 
 
 if __name__ == "__main__":
-    final, floor, size = main()
-    print(f"\nfinal loss {final:.4f}, {floor / final:.0f} times below the best 5×5; learned {size[0]}×{size[1]}")
+    loss, floor, (height, width) = main()
+    print(f"\nfinal loss {loss:.4f}, {floor / loss:.0f} times smaller than with 5×5 taps; final size {height}×{width}")

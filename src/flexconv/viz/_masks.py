@@ -35,7 +35,7 @@ from .style import (
     times,
 )
 
-COLUMNS = 7
+COLUMNS = 7  # at most
 AXIS_COLOURS = (BLUE, RED, GREEN)
 POINTS = 200
 
@@ -55,8 +55,8 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
     """
     layers = sampling.flexconv_layers(model, "plot_masks")
     names = [list(layers)[index] for index in sampling.spread(positive_int("most", most), len(layers))]
-    columns = min(COLUMNS, len(names))
-    rows = math.ceil(len(names) / columns)
+    rows = math.ceil(len(names) / COLUMNS)
+    columns = math.ceil(len(names) / rows)
     side = PAGE / COLUMNS if columns > 3 else PAGE / 4.5
     title = f"Masks of {type(model).__name__}, {some_of(len(names), len(layers), 'FlexConv layers')}"
     handles = _handles([layers[name] for name in names])
@@ -105,7 +105,8 @@ def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
         frame(panel, *_edges(axes, taps), fill=True, facecolor=PALE, linewidth=0)
     else:
         values = sampling.to_numpy(mask)
-        panel.imshow(values, cmap=SHARE, vmin=0, vmax=1, extent=(left, right, bottom, top), aspect="auto")
+        look = {"cmap": SHARE, "vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
+        panel.imshow(values, extent=(left, right, bottom, top), **look)
         _draw_threshold(panel, layer)
     frame(panel, *_edges(axes, taps), gid="crop")
     plain_ticks(panel, x=axes[1], y=axes[0])
