@@ -1,4 +1,4 @@
-"""What all networks here share: they know the arguments they were made with, and look at what they are given."""
+"""The base class of all networks: it records the arguments of a network and validates its inputs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ._inputs import Inputs
 
 
 class Model(nn.Module):
-    """A network that `type(model)(**model.config)` makes again, with other weights.
+    """Base class of the networks. `type(model)(**model.config)` makes the same network with new weights.
 
-    Subclasses have keyword arguments that are numbers, names, lists or dicts of these, and `device` and `dtype`, which
-    belong to the tensors and not to the architecture.
+    Subclasses take keyword arguments that are numbers, strings, or lists or dicts of these, so that they can be saved,
+    and `device` and `dtype`, which are not part of the architecture.
     """
 
     dims: ClassVar[int]
-    #: what `flexconv.at_resolution` did to it since it was made: (scale per axis, crop) for each time
+    #: calls of `flexconv.at_resolution` since the network was made: (scale per axis, crop) for each
     resampled: list[tuple[list[float], str]]
-    #: the last layer, from features to a logit for each class
+    #: the last layer, from features to logits
     head: nn.Linear
-    #: how raw samples become its input, `model(model.inputs(raw))`; None where nobody said. Saved with the network
+    #: preprocessing: `model(model.inputs(raw))`. None if unspecified. Saved with the network
     inputs: Inputs | None
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -41,14 +41,14 @@ class Model(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments of this network, as JSON holds them. A copy: the network never changes with it."""
+        """The arguments of this network as JSON types. A copy, so changing it does not affect the network."""
         return copy.deepcopy(self._config)
 
     def _check_input(self, x: torch.Tensor) -> None:
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
             sizes = {1: "length", 2: "height, width"}[self.dims]
             raise ArgumentError(
-                f"{type(self).__name__} wants an input of shape [batch, {self.in_channels}, {sizes}] "
+                f"{type(self).__name__} expects an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
 
@@ -67,7 +67,7 @@ def trained_size(model: nn.Module) -> tuple[int, ...] | None:
 
 
 def check_widths(widths: Sequence[int]) -> list[int]:
-    """Channels per block, at least one block."""
+    """Validate the number of channels per block."""
     if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
         raise ArgumentError(f"widths must list the channels of each block, such as [24, 36, 48]; got {widths!r}")
     return [positive_int(f"widths[{index}]", width) for index, width in enumerate(widths)]
@@ -75,14 +75,14 @@ def check_widths(widths: Sequence[int]) -> list[int]:
 
 def check_dropout(dropout: float, name: str = "dropout") -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ArgumentError(f"{name} must lie between 0 and 1, a share of the activations; got {dropout!r}")
+        raise ArgumentError(f"{name} must be a probability, 0 ≤ p < 1; got {dropout!r}")
     return float(dropout)
 
 
 def _plain(name: str, value: object) -> Any:
-    """`value` as JSON gives it back."""
+    """`value` as it is after writing and reading JSON."""
     try:
-        return json.loads(json.dumps(value, allow_nan=False, default=operator.index))  # whole numbers of numpy's
+        return json.loads(json.dumps(value, allow_nan=False, default=operator.index))  # for integers of numpy
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"{name} must be made of finite numbers, text, lists and dicts, so that it can be saved; got {value!r}"

@@ -1,4 +1,4 @@
-"""Which kind of convolution a network is built of: FlexConvs, CKConvs, N-Jets or plain ones."""
+"""The convolutions of a network: FlexConvs, CKConvs, N-Jets or plain ones."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
 
 CONVOLUTIONS = ("flex", "ck", "plain")
 
-_SIZED_GENERATORS = ("njet",)  # have a size of their own: no mask; and no bias, as they were published
-_SIGMA = {1: 0.354, 2: 0.075}  # first, in networks: 0.075 leaves a sequence's last twelfth (docs/masks.md)
+_SIZED_GENERATORS = ("njet",)  # learn their own size: no mask, and no bias, as published
+_SIGMA = {
+    1: 0.354,
+    2: 0.075,
+}  # initial σ in networks; in 1D, 0.075 would leave one twelfth of a sequence (docs/masks.md)
 
 
 class ConvolutionFactory:
     """Makes the convolutions of a network: `make(in_channels, out_channels, kernel_size)`.
 
-    1D ones are causal, 2D ones centred; output size = ⌈input size / stride⌉.
+    1D convolutions are causal, 2D convolutions are centred. The output size is ⌈input size / stride⌉.
 
     Arguments:
-        conv: "flex" (a kernel generator under a learnable mask), "ck" (CKConv: the same without a mask, always the
+        conv: "flex" (a kernel generator with a learnable mask), "ck" (CKConv: the same without a mask, always the
             whole grid) or "plain" (`torch.nn.Conv2d`).
-        generator: a name from `flexconv.nn.GENERATORS`. "njet" brings its own size, and takes neither mask nor bias.
-        generator_options: keyword arguments of that generator, such as {"hidden": 16} or {"omega_0": 20.0}.
-        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. Without a
-            sigma, masks start with 0.075 in 2D and 0.354 in 1D.
-        algorithm: how to convolve; see `flexconv.ops`.
+        generator: a name from `flexconv.nn.GENERATORS`. "njet" learns its own size and has neither mask nor bias.
+        generator_options: keyword arguments of the generator, such as {"hidden": 16} or {"omega_0": 20.0}.
+        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. The default
+            sigma is 0.075 in 2D and 0.354 in 1D.
+        algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """
 
@@ -60,9 +63,13 @@ class ConvolutionFactory:
         self.masked = conv == "flex" and generator not in _SIZED_GENERATORS
         self.tensors = {"device": device, "dtype": dtype}
         if conv == "plain" and self.generator_options:
-            raise ArgumentError(f"conv='plain' has no generator to give generator_options {generator_options!r}")
+            raise ArgumentError(
+                f"conv='plain' has no generator, so it takes no generator_options; got {generator_options!r}"
+            )
         if not self.masked and self.mask_options:
-            raise ArgumentError(f"{conv=} with {generator=} has no mask to give mask_options {mask_options!r}")
+            raise ArgumentError(
+                f"{conv=} with {generator=} has no mask, so it takes no mask_options; got {mask_options!r}"
+            )
         self.mask_options.setdefault("sigma", _SIGMA[dims])
 
     def __call__(
@@ -95,14 +102,14 @@ class ConvolutionFactory:
 
 
 def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The grid of a 2D kernel: as given, or as large as the image, one more where that is even."""
+    """The grid of a 2D kernel: kernel_size, or the size of the image plus one if that is even."""
     if kernel_size is not None:
         sizes = per_axis("kernel_size", kernel_size, 2, minimum=1)
         if any(size % 2 == 0 for size in sizes):
-            raise ArgumentError(f"kernel_size must be odd, as kernels are centred; got {kernel_size!r}")
+            raise ArgumentError(f"kernel_size must be odd, because kernels are centred; got {kernel_size!r}")
         return sizes
     if image_size is None:
-        raise ArgumentError("kernels need a size: give image_size, from which it follows, or kernel_size")
+        raise ArgumentError("kernels need a size: pass image_size or kernel_size; got neither")
     return tuple(size + 1 - size % 2 for size in per_axis("image_size", image_size, 2, minimum=1))
 
 
@@ -110,7 +117,7 @@ def _known_options(what: str, options: Mapping[str, Any] | None, target: Callabl
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise ArgumentTypeError(f"every {what} must be given by name, in a dict; got {options!r}")
+        raise ArgumentTypeError(f"pass every {what} by name, in a dict; got {options!r}")
     known = [
         name
         for name, parameter in inspect.signature(target).parameters.items()

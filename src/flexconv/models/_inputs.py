@@ -1,4 +1,4 @@
-"""What a network was trained on, in numbers: with this others can feed it."""
+"""The preprocessing that a network was trained with."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """How raw samples [batch, C, *size] become the input of a network, and what its logits stand for.
+    """Converts raw samples [batch, C, *size] to the input of a network, and names its classes.
 
         x = (raw · scale − mean) / std,    mean and std per channel
 
-    size: of the samples it was trained on, (height, width) or (length,).
-    classes: their names, in the order of the logits.
-    mfcc_rate: of a network for MFCCs. Raw samples are waves then, so many per second, size counts frames, and
+    size: size of the training samples, (height, width) or (length,).
+    classes: names of the classes, in the order of the logits.
+    mfcc_rate: sampling rate in Hz, for a network on MFCCs. Raw samples are then waveforms, `size` counts frames, and
 
         x = (mfcc(raw · scale, rate=mfcc_rate) − mean) / std
     """
@@ -34,20 +34,21 @@ class Inputs:
     mfcc_rate: int | None = None
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
-        """Samples as the data set has them → what the network wants, in float32.
+        """Raw samples → the input of the network, in float32.
 
-        Where scale is 1 / 255 that is up to 255 (pixels), where it is 1 / 2¹⁵ up to 32,768 (sound), also as floats.
+        Pass values as in the data set: up to 255 for pixels (scale 1 / 255), up to 32,768 for audio (scale 1 / 2¹⁵),
+        also if they are floats.
         """
         channels = len(self.mean) if self.mfcc_rate is None else len(self.mean) // N_MFCC
         if raw.ndim != len(self.size) + 2 or raw.shape[1] != channels:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
             waves = "" if self.mfcc_rate is None else f", waves at {self.mfcc_rate} Hz"
             raise ArgumentError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
-        seen = raw.is_floating_point() and raw.is_cpu and raw.numel() > 0  # a GPU would have to be waited for
+        seen = raw.is_floating_point() and raw.is_cpu and raw.numel() > 0  # reading values from a GPU would wait for it
         if seen and self.scale < 0.01 and raw.abs().max() <= 1:
             warnings.warn(
-                f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1: they look as if they were "
-                f"already. Give them as the data set has them, up to {1 / self.scale:.0f}",
+                f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1, so they seem to be scaled "
+                f"already. Pass raw values, up to {1 / self.scale:.0f}",
                 stacklevel=2,
             )
         shape = (len(self.mean), *(1 for _ in self.size))
@@ -58,14 +59,14 @@ class Inputs:
         return (values - mean) / std
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """As a dict of JSON types."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
     def read(cls, entries: Mapping[str, Any]) -> Inputs:
-        """What `plain` gave; ValueError where something is missing or not a number."""
+        """The inverse of `plain`. Raises a ValueError if an entry is missing or not a number."""
         try:
-            rate = entries.get("mfcc_rate")  # unknown to older files
+            rate = entries.get("mfcc_rate")  # not in older files
             return cls(
                 size=tuple(map(int, entries["size"])),
                 scale=float(entries["scale"]),

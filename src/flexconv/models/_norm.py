@@ -1,4 +1,4 @@
-"""Normalisation, also for sequences padded to a common length: what stands behind an end must not count."""
+"""Normalization, also for sequences that are padded to a common length: statistics exclude the padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NORMS = ("batch", "layer")
 def make_norm(
     norm: str, dims: int, channels: int, *, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.Module:
-    """BatchNorm ("batch"), or a norm over all channels and positions of each sample by itself ("layer")."""
+    """Batch norm ("batch"), or a norm over all channels and positions of each sample ("layer")."""
     if norm not in NORMS:
         unknown_name("norm", norm, NORMS)
     if norm == "layer":
@@ -23,7 +23,7 @@ def make_norm(
 
 
 def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """norm(x) for x [batch, channels, length], its statistics taken over the first lengths[b] positions of row b."""
+    """norm(x) for x [batch, channels, length], with statistics over the first lengths[b] positions of row b."""
     pointwise = isinstance(norm, nn.modules.batchnorm._BatchNorm) and not norm.training
     if lengths is None or pointwise:
         return norm(x)
@@ -32,7 +32,7 @@ def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) ->
     if isinstance(norm, nn.BatchNorm1d):
         count = lengths.sum().to(wide.dtype)
         mean, variance = _moments(wide, inside, count, (0, 2))
-        _remember(norm, mean.flatten(), variance.flatten(), count)
+        _update_running_statistics(norm, mean.flatten(), variance.flatten(), count)
     elif isinstance(norm, nn.GroupNorm):
         mean, variance = _moments(wide, inside, lengths[:, None, None] * x.shape[1], (1, 2))
     else:
@@ -44,15 +44,17 @@ def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) ->
 def _moments(
     x: torch.Tensor, inside: torch.Tensor, count: torch.Tensor, axes: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over `axes`, of what is inside."""
+    """Mean and variance over `axes` of the values inside the sequences."""
     mean = torch.where(inside, x, 0.0).sum(axes, keepdim=True) / count
     variance = torch.where(inside, x - mean, 0.0).square().sum(axes, keepdim=True) / count
     return mean, variance
 
 
 @torch.no_grad()
-def _remember(norm: nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
-    """The running statistics, as torch keeps them: of the unbiased variance."""
+def _update_running_statistics(
+    norm: nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor
+) -> None:
+    """Update the running statistics as torch does, with the unbiased variance."""
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return
     norm.num_batches_tracked.add_(1)

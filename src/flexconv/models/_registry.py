@@ -1,4 +1,4 @@
-"""The paper's networks by name."""
+"""The networks of the paper by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .flexnet import FlexNet
 from .flextcn import FlexTCN
 from .resnet import CIFARResNet
 
-#: what a saved config's "architecture" may be
+#: classes by the "architecture" of a saved config
 ARCHITECTURES: dict[str, type[Any]] = {kind.__name__: kind for kind in (FlexNet, FlexTCN, CIFARResNet)}
 
 _IMAGE_WIDTHS = {
@@ -22,7 +22,7 @@ _IMAGE_WIDTHS = {
     "7": [24, 24, 36, 36, 36, 48, 48],
 }
 
-#: name → the class, and what differs from its defaults
+#: name → class, and the arguments that differ from its defaults
 MODELS: dict[str, tuple[type[Model], dict[str, Any]]] = {
     **{f"flexnet{n}": (FlexNet, {"widths": widths}) for n, widths in _IMAGE_WIDTHS.items()},
     "flexnet5_njet": (FlexNet, {"widths": [32, 48, 48, 64, 64], "generator": "njet"}),
@@ -40,18 +40,18 @@ MODELS: dict[str, tuple[type[Model], dict[str, Any]]] = {
     ),
 }
 
-#: arguments by which networks differ, and what they are for
+#: size arguments, and what kind of data they are for
 SIZES = {"image_size": "images", "length": "series"}
 
 
 def create_model(name: str, **overrides: Any) -> Model:
-    """A new network of the paper, by name; see `list_models`.
+    """Create a network by name; see `list_models`.
 
         create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, generator="magnet")
         create_model("flextcn6", in_channels=1, num_classes=10, length=784)
 
-    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`) and some of its arguments; `overrides` are the
-    others, or replace them. CKCNNs and CKTCNs have SIRENs for generators unless told otherwise.
+    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`) and some of its arguments. `overrides` are further
+    arguments, or replace these. The default generator of CKCNNs and CKTCNs is SIREN.
     """
     if name not in MODELS:
         unknown_name("model", name, MODELS)
@@ -68,10 +68,10 @@ def create_model(name: str, **overrides: Any) -> Model:
     arguments = {**preset, **overrides}
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in arguments]
     if missing:
-        raise ArgumentTypeError(f"create_model({name!r}, …) also needs {', '.join(missing)}")
+        raise ArgumentTypeError(f"create_model({name!r}, …) is missing the arguments {', '.join(missing)}")
     return kind(**arguments)
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names `create_model` knows, those that match a pattern such as "flex*"."""
+    """Names for `create_model` that match a pattern such as "flex*"."""
     return sorted(fnmatch.filter(MODELS, pattern))

@@ -1,4 +1,4 @@
-"""FlexNet: a residual network for images without pooling or stride; FlexConvs learn how far each layer looks."""
+"""FlexNet: a residual network for images, without pooling or stride. FlexConvs learn the size of every kernel."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ class FlexNet(Model):
         block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► + ─► ReLU ─►
                    └─────────────────── identity, or 1×1 conv ────────────────┘
 
-    The 1×1 convolution stands where a block changes the number of channels. Every feature map has the size of the
-    image, and any image size will do, whatever the kernels were made for. With conv="ck" this is the CKCNN.
+    A block that changes the number of channels has a 1×1 convolution as its shortcut. Every feature map has the size of
+    the image, and the network accepts images of any size. With conv="ck" this is the CKCNN.
 
     Arguments:
-        in_channels, num_classes: of the images, and of the answer.
-        image_size: height and width (or one number for both) that kernels may grow to: their grid has as many taps,
-            one more where that is even, so that 32 gives 33.
-        kernel_size: the grid itself, in place of image_size; odd.
-        widths: channels of each block; the first conv has as many as the first block.
-        conv: "flex", "ck" (no mask: CKConv) or "plain" (`torch.nn.Conv2d`).
-        generator: of the kernels; a name from `flexconv.nn.GENERATORS`. "njet" needs no mask and has none.
+        in_channels: channels of the images.
+        num_classes: number of logits.
+        image_size: height and width, or one number for both, that kernels can grow to. The grid of a kernel has this
+            many taps, plus one if that number is even: 32 gives 33.
+        kernel_size: size of the grid, instead of image_size; odd.
+        widths: channels of each block. The first convolution has as many as the first block.
+        conv: "flex" (FlexConv), "ck" (CKConv: no mask) or "plain" (`torch.nn.Conv2d`).
+        generator: kernel generator, a name from `flexconv.nn.GENERATORS`. "njet" learns its own size and has no mask.
         generator_options: keyword arguments of the generator.
         mask_options: keyword arguments of `flexconv.GaussianMask`.
-        norm: "batch", or "layer": over channels and positions of each image.
-        dropout: share of single activations dropped in each block.
-        dropout_in: share of the numbers of the input dropped in training.
-        algorithm: how to convolve; see `flexconv.ops`.
+        norm: "batch", or "layer" (over channels and positions of each image).
+        dropout: probability of dropping an activation in each block.
+        dropout_in: probability of dropping an element of the input in training.
+        algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """
 

@@ -1,4 +1,4 @@
-"""FlexTCN: a causal residual network for sequences; FlexConvs learn how far back each layer looks."""
+"""FlexTCN: a causal residual network for sequences. FlexConvs learn how far back every layer looks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ class FlexTCN(Model):
         block:  x ─┬─► conv1 ─► norm1 ─► ReLU ─► dropout ─► conv2 ─► norm2 ─► ReLU ─► dropout ─► + ─► ReLU ─►
                    └────────────────────────── identity, or 1×1 conv ────────────────────────────┘
 
-    The 1×1 convolution stands where a block changes the number of channels. In eval mode with norm="batch" every
-    layer looks back only, so that `flexconv.Streaming(model)` runs it on a stream, but for readout="mean". With
+    A block that changes the number of channels has a 1×1 convolution as its shortcut. In eval mode with norm="batch"
+    the network is causal, so `flexconv.Streaming(model)` can run it on a stream, except with readout="mean". With
     conv="ck" this is the CKTCN.
 
     Arguments:
-        in_channels, num_classes: of the sequences, and of the answer.
-        length: of the sequences, and so the most steps a kernel can look back. Others, shorter or longer, may come.
-        kernel_size: the grid itself, in place of length.
+        in_channels: channels of the sequences.
+        num_classes: number of logits.
+        length: length of the sequences, which is also how far back a kernel can look. Shorter and longer sequences
+            are accepted.
+        kernel_size: size of the grid, instead of length.
         widths: channels of each block.
-        conv: "flex" or "ck" (no mask: CKConv).
-        generator, generator_options, mask_options, algorithm: as in `FlexNet`; but masks start with sigma = 0.354.
-        norm: "batch", or "layer": over channels and time of each sequence.
-        dropout: share of single activations dropped, twice in each block.
-        dropout_in: share of the numbers of the input dropped in training.
+        conv: "flex" (FlexConv) or "ck" (CKConv: no mask).
+        generator, generator_options, mask_options, algorithm: as in `FlexNet`, but masks start with sigma 0.354.
+        norm: "batch", or "layer" (over channels and time of each sequence).
+        dropout: probability of dropping an activation, applied twice in each block.
+        dropout_in: probability of dropping an element of the input in training.
         readout: "last" time step, "mean" over time, or "every" step: logits [batch, num_classes, length].
 
     """
@@ -109,10 +111,10 @@ class FlexTCN(Model):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
-        """Logits. `lengths` [batch], for sequences padded to a common length: what stands behind an end is not seen.
+        """Logits of sequences. Pass `lengths` [batch] for sequences that are padded to a common length.
 
-        In eval mode row b equals the result for x[b, :, :lengths[b]] alone; with readout="every" it is 0 behind its
-        end. In training mode, too, batch statistics are those of the sequences without their padding.
+        Values behind the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
+        alone; with readout="every" it is 0 behind the end. In training mode, batch statistics exclude the padding.
         """
         self._check_input(x)
         if lengths is not None:
@@ -130,10 +132,10 @@ class FlexTCN(Model):
 
     @property
     def cannot_stream(self) -> str | None:
-        """Why `flexconv.Streaming` cannot be exact on it, where the readout is the reason."""
+        """Why `flexconv.Streaming` would not be exact, or None. The reason is a readout over time."""
         if self.readout != "mean":
             return None
-        return "has readout='mean', over time, so its result on chunks is not that on the whole: use readout='last'"
+        return "has readout='mean', so its result on chunks differs from that on the whole sequence: use readout='last'"
 
     def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
         checked = check_lengths(lengths, x)
@@ -179,7 +181,7 @@ def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:
     if kernel_size is not None:
         return (positive_int("kernel_size", kernel_size),)
     if length is None:
-        raise ArgumentError("kernels need a size: give length, from which it follows, or kernel_size")
+        raise ArgumentError("kernels need a size: pass length or kernel_size; got neither")
     return (positive_int("length", length),)
 
 

@@ -1,4 +1,4 @@
-"""CIFARResNet: the small residual networks of He et al. for 32 × 32 images, the baseline of the paper."""
+"""CIFARResNet: the small residual networks of He et al. for 32 × 32 images, a baseline of the paper."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ class CIFARResNet(Model):
     A network of depth d has (d − 2)/6 blocks per stage. Plain convolutions have no bias.
 
     Arguments:
-        in_channels, num_classes: of the images, and of the answer.
+        in_channels: channels of the images.
+        num_classes: number of logits.
         depth: 20, 32, 44, 56, …: 6n + 2.
         width: channels of the first stage.
-        conv, generator, generator_options, mask_options, algorithm: as in `FlexNet`; "plain" is the network of He
+        conv, generator, generator_options, mask_options, algorithm: as in `FlexNet`. "plain" is the network of He
             et al.
-        kernel_size: of all convolutions, or their grid; odd. None: each one's grid follows the size of its input
-            (33, 17 and 9 taps for 32 × 32 images); the paper does not say what it did.
-        image_size: needed where kernel_size is None.
-        shortcut: how a block with stride 2 gets its new channels: "pad" (zeros, no parameters) or "conv" (1×1 and
-            norm; the paper's choice for its FlexConv variant).
-        norm: "batch", or "layer": over channels and positions of each image.
+        kernel_size: size of all convolutions, or of their grid; odd. None: each grid follows the size of its input
+            (33, 17 and 9 taps for 32 × 32 images). The paper does not say which grids it used.
+        image_size: required if kernel_size is None.
+        shortcut: how a block with stride 2 gets its new channels: "pad" (zeros, no parameters) or "conv" (1×1
+            convolution and norm, which the paper uses for its FlexConv variant).
+        norm: "batch", or "layer" (over channels and positions of each image).
 
     """
 
@@ -87,9 +88,7 @@ class CIFARResNet(Model):
         if shortcut not in SHORTCUTS:
             unknown_name("shortcut", shortcut, SHORTCUTS)
         if positive_int("width", width) % 2 and shortcut == "pad":
-            raise ArgumentError(
-                f"width must be even, as shortcut='pad' adds half of the new zeros on either side: {width}"
-            )
+            raise ArgumentError(f"width must be even, because shortcut='pad' adds zeros on both sides; got {width}")
         make_conv = ConvolutionFactory(
             2,
             conv=conv,
@@ -160,7 +159,7 @@ class CIFARResNetBlock(nn.Module):
 
 
 class PaddedShortcut(nn.Module):
-    """Every second position, and channels of zeros, half of them before and half behind."""
+    """Takes every second position and adds channels of zeros, half of them before and half after the others."""
 
     def __init__(self, extra_channels: int) -> None:
         super().__init__()
