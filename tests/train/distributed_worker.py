@@ -17,7 +17,7 @@ from lightning.fabric import Fabric  # noqa: E402
 from torch._inductor import config  # noqa: E402
 
 from flexconv import data, train  # noqa: E402
-from flexconv._fast.kernel_batch import KernelsTogether  # noqa: E402
+from flexconv._fast.kernel_sampler import KernelSampler  # noqa: E402
 from flexconv.train import build_model, leave_processes, make_fabric  # noqa: E402
 from flexconv.train.display import Display  # noqa: E402
 from flexconv.train.sync_norm import synchronise_norms  # noqa: E402
@@ -56,13 +56,13 @@ def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]
     display = Display(None, epochs=1, steps_per_epoch=1)
     trainer = train.Trainer(network, splits, recipe, train.RunFolder(out), fabric, display)
     record: dict[str, object] = {"losses": [], "gradients": [], "sampled together": 0}
-    ahead = KernelsTogether.ahead
+    ahead = KernelSampler.ahead
 
-    def counted(kernels: KernelsTogether) -> AbstractContextManager[None]:
+    def counted(kernels: KernelSampler) -> AbstractContextManager[None]:
         record["sampled together"] += 1  # type: ignore[operator]
         return ahead(kernels)
 
-    KernelsTogether.ahead = counted  # type: ignore[method-assign, assignment]
+    KernelSampler.ahead = counted  # type: ignore[method-assign, assignment]
     for batch, _ in zip(trainer.train_batches.iterate(epoch=0), range(STEPS), strict=False):
         before = trainer._sums[0].clone()
         trainer._step(batch)

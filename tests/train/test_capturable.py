@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flexconv._fast.capture_windows import CaptureWindows
-from flexconv._fast.kernel_batch import KernelsTogether
+from flexconv._fast.kernel_sampler import KernelSampler
 from flexconv.bench.steps import noise
 from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
 from flexconv.train.display import Display
@@ -27,7 +27,7 @@ def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
     questions = Questions()
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
         windows.hold()
-        kernels = KernelsTogether(trainer.model)
+        kernels = KernelSampler(trainer.model)
         if number == 0:
             with kernels.ahead():
                 trainer.engine.compute(batch, 0.5)

@@ -19,7 +19,7 @@ from .._registry import provide
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed
 from .capture_windows import STEPS_BETWEEN_LOOKS, CaptureWindows
-from .kernel_batch import KernelsTogether
+from .kernel_sampler import KernelSampler
 from .step import fast_step
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class GraphEngine:
     def _run(self, batch: Batch, sample_weight: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
         """Take a step, or capture it."""
         self.windows.hold()
-        self._kernels = KernelsTogether(self.model)  # a graph reads its coordinates: they must live as long
+        self._kernels = KernelSampler(self.model)  # a graph reads its coordinates: they must live as long
         try:
             captured = contextlib.nullcontext() if capture is None else _captured(capture)
             with captured, fast_step(self.model, self._kernels):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import vmap
 
 from ..nn import Axis, FlexConvNd, TapRange, refresh_extents
-from .kernel_batch import settings_of
+from .kernel_sampler import settings_of
 
 STEPS_BETWEEN_LOOKS = 8
 

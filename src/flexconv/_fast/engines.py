@@ -9,7 +9,7 @@ from torch import nn
 
 from .._registry import provide
 from ..nn import refresh_extents
-from .kernel_batch import KernelsTogether
+from .kernel_sampler import KernelSampler
 from .step import fast_step
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class CompiledEngine:
 
     def __init__(self, model: nn.Module, compute: Callable[[Batch, float], None], batch_size: int) -> None:
         self.model, self.compute, self.batch_size = model, compute, batch_size
-        self._kernels = KernelsTogether(model)
+        self._kernels = KernelSampler(model)
 
     def step(self, batch: Batch, sample_weight: float) -> None:
         """Run one training step."""
@@ -36,7 +36,7 @@ class CompiledEngine:
             self.compute(batch, sample_weight)
             return
         if not self._kernels.up_to_date:
-            self._kernels = KernelsTogether(self.model)
+            self._kernels = KernelSampler(self.model)
         with fast_step(self.model, self._kernels):
             self.compute(batch, sample_weight)
 

@@ -11,12 +11,12 @@ from torch import nn
 
 from .._registry import provide
 from .blocks import fused_blocks
-from .kernel_batch import KernelsTogether
+from .kernel_sampler import KernelSampler
 from .regions import compiled_regions, provide_region
 
 
 @contextlib.contextmanager
-def fast_step(model: nn.Module, kernels: KernelsTogether) -> Iterator[None]:
+def fast_step(model: nn.Module, kernels: KernelSampler) -> Iterator[None]:
     """Inside, `model` computes a step with everything that exists for speed.
 
     `kernels` must have been made for the model at its current kernel sizes.
@@ -27,7 +27,7 @@ def fast_step(model: nn.Module, kernels: KernelsTogether) -> Iterator[None]:
 
 def _step_of(model: nn.Module) -> Callable[[], AbstractContextManager[None]]:
     """Return `fast_step` for a model whose kernel sizes do not change."""
-    return functools.partial(fast_step, model, KernelsTogether(model))
+    return functools.partial(fast_step, model, KernelSampler(model))
 
 
 provide("bench.step", _step_of)

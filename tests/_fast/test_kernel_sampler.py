@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
-from flexconv._fast import kernel_batch as _together
-from flexconv._fast.kernel_batch import LONG_LINE, KernelsTogether
+from flexconv._fast import kernel_sampler as _together
+from flexconv._fast.kernel_sampler import LONG_LINE, KernelSampler
 from flexconv._fast.regions import Region, compiled_regions
 from flexconv.nn import GENERATORS, MAGNet
 from flexconv.ops import conv2d
@@ -35,7 +35,7 @@ def kernels_and_gradients(net, kernels):
 
 
 def compare(net, *, groups=None, alone=None):
-    together = KernelsTogether(net)
+    together = KernelSampler(net)
     if groups is not None:
         assert (len(together.groups), len(together.alone)) == (groups, alone)
     expected = kernels_and_gradients(net, [layer.sample(layer.window) for layer in together.layers])
@@ -135,7 +135,7 @@ def test_whatever_a_generator_remembers_may_tell_it_from_others():
 def test_a_look_without_gradients_takes_none_from_others():
     net = nn.Sequential(FlexConv2d(1, 2, 9, algorithm="dft"), FlexConv2d(2, 1, 9, algorithm="dft"))
     x = torch.randn(2, 1, 9, 9)
-    with KernelsTogether(net).ahead(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with KernelSampler(net).ahead(), torch.autocast("cpu", dtype=torch.bfloat16):
         with torch.no_grad():
             net(x)
         net(x).sum().backward()
@@ -146,7 +146,7 @@ def test_a_kernel_made_ahead_is_not_kept_for_later():
     net = nn.Sequential(FlexConv2d(1, 1, 9)).eval()
     x = torch.randn(1, 1, 9, 9)
     with torch.no_grad():
-        with KernelsTogether(net).ahead():
+        with KernelSampler(net).ahead():
             nn.init.constant_(net[0].generator.output.weight, 0.5)  # too late for the one at hand
             net(x)
         torch.testing.assert_close(net(x), conv2d(x, net[0].kernel(), net[0].bias))
@@ -171,7 +171,7 @@ def test_layers_cut_alike_are_transformed_at_once():
     net = Net(*(FlexConv2d(2, out, 9, algorithm="dft") for out in (2, 3, 4)))
     for layer, sigma in zip(net.layers, (0.1, 2.0, 2.0), strict=True):
         nn.init.constant_(layer.mask.sigma, sigma)
-    together = KernelsTogether(net)
+    together = KernelSampler(net)
     with together.ahead():
         first, second, third = (layer._provider.prepared for layer in net.layers)
         assert first._batch is not second._batch is third._batch
@@ -182,7 +182,7 @@ def test_layers_cut_alike_are_transformed_at_once():
 
 def test_windows_that_change_are_noticed():
     net = Net(FlexConv2d(1, 1, 33), FlexConv2d(1, 1, 33))
-    together = KernelsTogether(net)
+    together = KernelSampler(net)
     assert together.up_to_date
     nn.init.constant_(net.layers[1].mask.sigma, 0.9)
     assert not together.up_to_date
@@ -193,7 +193,7 @@ def test_a_network_computes_the_same_with_few_operations():
     model = create_model("flexnet3", in_channels=3, num_classes=10, image_size=32, dropout=0.0).train()
     x = torch.randn(2, 3, 32, 32)
     expected = model(x)
-    together = KernelsTogether(model)
+    together = KernelSampler(model)
     with together.ahead():
         torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
 

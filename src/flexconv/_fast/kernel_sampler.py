@@ -1,11 +1,11 @@
-"""The kernels of many layers in a few operations, before any of them is needed.
+"""Sample the kernels of many layers at once, before the forward pass needs them.
 
-A kernel does not depend on the input, and making one is a chain of many small operations: fifteen layers leave a GPU
-idle most of the time. Layers of like generators, masks and grids differ in their numbers only, so their parameters are
-stacked and all chains are walked at once. What is left to each layer is its output map, which has a size of its own.
+A kernel does not depend on the input, and sampling it takes many small operations, which leave a GPU idle most of the
+time. Layers with the same type of generator, mask and grid differ in their parameter values only, so their parameters
+are stacked and all kernels are sampled together. Only the output maps, whose sizes differ, remain separate.
 
-Windows differ between layers. Everything is sampled on a block as large as the largest of them, from each layer's first
-tap on, and cut.
+The windows of layers differ. Every layer is sampled on a block of the size of the largest window, from its own first
+tap on, and then cropped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PIECES = 16
 LONG_LINE = 8192  # taps: four times as many pieces beyond
 
 
-class KernelsTogether:
-    """Samples all kernels of a model, for windows that stay as they are: make another one where they change."""
+class KernelSampler:
+    """Samples all kernels of a model for its current windows. Make another sampler when the windows change."""
 
     def __init__(self, model: nn.Module) -> None:
         self.layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
@@ -41,20 +41,20 @@ class KernelsTogether:
         self.alone: list[FlexConvNd] = []
         groups: dict[object, list[FlexConvNd]] = {}
         for layer in self.layers:
-            if _can_share(layer):
-                groups.setdefault(_likeness(layer), []).append(layer)
+            if _can_be_batched(layer):
+                groups.setdefault(_sharing_key(layer), []).append(layer)
             else:
                 self.alone.append(layer)
         self.groups = [_Group(layers) for layers in groups.values()]
 
     @property
     def up_to_date(self) -> bool:
-        """Whether all windows are still those that this was made for."""
+        """Whether the windows of all layers are unchanged."""
         return self.windows == [layer.window for layer in self.layers]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:
-        """Inside, every FlexConv of the model uses a kernel that was sampled on entry."""
+        """Inside, every FlexConv of the model uses the kernel that was sampled on entry."""
         try:
             for layer in self.alone:
                 layer._provider.prepared = layer.sample(layer.window)
@@ -67,7 +67,7 @@ class KernelsTogether:
 
 
 class _Group:
-    """Layers that differ in numbers and output maps only."""
+    """Layers that differ in parameter values and output maps only."""
 
     def __init__(self, layers: Sequence[FlexConvNd]) -> None:
         first = layers[0]
@@ -85,18 +85,18 @@ class _Group:
 
     def sample(self) -> None:
         names = self.tensors[0]
-        stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation a name
+        stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation per name
         outputs = [layer.generator.output_map for layer in self.layers]
         with no_autocast(self.lines[0].device.type):
             if self.part.mask is not None:
-                # inside the region that follows, compilers forget the gradients of whatever has its own
+                # outside of the region below, where the compiler would lose custom gradients
                 mean, sigma = (stacked[f"mask.{name}"].to(self.lines[0].dtype) for name in ("mean", "sigma"))
                 stacked["mask.mean"], stacked["mask.sigma"] = self.part.mask.guarded(mean, sigma, self.part.axes)
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
             biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
             shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
-            for windows in dict.fromkeys(self.windows):  # those cut alike are transformed at once, too
+            for windows in dict.fromkeys(self.windows):  # kernels with the same window are also transformed together
                 numbers = [number for number, own in enumerate(self.windows) if own == windows]
                 parts = [functools.partial(shared.factors, number) for number in numbers]
                 layers = [self.layers[number] for number in numbers]
@@ -107,9 +107,9 @@ class _Group:
 
 
 class _Shared:
-    """Factors of all layers in one piece: basis [layers, *block, rank], mix [channels of all layers, rank].
+    """Factors of all layers of a group: basis [layers, *block, rank], mix [channels of all layers, rank].
 
-    The mix is given as weights [channels of all layers, width] and biases [channels of all layers].
+    The mix is made of weights [channels of all layers, width] and biases [channels of all layers].
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class _Shared:
         self._pieces: dict[tuple[torch.dtype, bool], tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
 
     def factors(self, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of a layer in a dtype, to which all are converted at once."""
-        key = dtype, torch.is_grad_enabled()  # what was converted without gradients is of no use to those who want them
+        """The factors of one layer in a dtype. All layers are converted together."""
+        key = dtype, torch.is_grad_enabled()  # a conversion without gradients cannot be used with gradients
         if key not in self._pieces:
             mix = _with_bias(self.weights, self.biases, dtype)
             self._pieces[key] = self.basis.to(dtype).unbind(), mix.split(self.channels)
@@ -130,9 +130,9 @@ class _Shared:
 
 @functools.partial(Region, dynamic=False)
 def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
-    """What the output maps are given, under the masks, and the masks themselves in the place of a constant 1.
+    """The inputs of the output maps times the masks, and the masks themselves as the feature of the bias.
 
-    → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8, which GPUs want.
+    → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8 for tensor cores.
     """
     features = _features(part, parameters, lines)
     window = torch.ones_like(features[..., :1])
@@ -143,14 +143,14 @@ def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: li
 
 
 def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
-    """The generators' features [layers, *block, width], of the block cut into pieces along its first axis.
+    """The features of the generators [layers, *block, width], computed in pieces along the first axis of the block.
 
-    Gradients of small weights are sums over all taps: for each layer in one piece, they would keep a single
-    multiprocessor of a GPU busy for longer than everything else.
+    Gradients of small weights are sums over all taps. In one piece per layer, they would run on a single multiprocessor
+    of the GPU and take longer than everything else.
     """
     layers, length = lines[0].shape
     number = PIECES if length <= LONG_LINE else 4 * PIECES
-    missing = 2 * number - length % number  # two taps a piece at least: inductor's gradients with one row are wrong
+    missing = 2 * number - length % number  # at least two taps per piece: gradients by inductor are wrong for one row
     pieces = F.pad(lines[0], (0, missing)).unflatten(1, (number, -1)).flatten(0, 1)
     others = [each.unsqueeze(1).expand(-1, number, -1).flatten(0, 1) for each in lines[1:]]
     copies = {
@@ -164,7 +164,7 @@ def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torc
 def _for_each(
     part: _Part, what: str, parameters: dict[str, torch.Tensor], lines: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """`part` with every one of the stacked parameters and lines."""
+    """Evaluate `part` for each layer, with stacked parameters and lines."""
 
     def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
         return functional_call(part, values, (what, *axes))
@@ -174,21 +174,21 @@ def _for_each(
 
 @functools.partial(Region, dynamic=True)
 def _with_bias(weights: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Output maps [channels, width] and biases [channels] → [channels, rank], as `_masked_features` wants them."""
+    """Output maps [channels, width] and biases [channels] → mix [channels, rank] for `_masked_features`."""
     missing = -(weights.shape[1] + 1) % 8
     zeros = weights.new_zeros(len(weights), missing)
     return torch.cat([weights, biases.to(weights.dtype).unsqueeze(1), zeros], 1).to(dtype)
 
 
 class _Part(nn.Module):
-    """The features of a generator, and the window of a mask, from the coordinates of each axis."""
+    """The features of a generator and the values of a mask, from the coordinates of each axis."""
 
     def __init__(self, layer: FlexConvNd) -> None:
         super().__init__()
         self.generator, self.mask, self.axes = layer.generator, layer.mask, layer.axes
 
     def shared(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by name, but those of the output map."""
+        """Parameters and buffers by name, without those of the output map."""
         tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
@@ -201,10 +201,10 @@ class _Part(nn.Module):
         return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 
 
-def _can_share(layer: FlexConvNd) -> bool:
-    """Whether a layer is its numbers, features, window and output map, and nothing of a user's in between.
+def _can_be_batched(layer: FlexConvNd) -> bool:
+    """Whether the kernel of a layer is exactly output map, features and mask, without overrides or hooks.
 
-    Not on a grid coarser than what its mask was trained on: that guards one σ for each of the two, not once for both.
+    Layers on a coarser grid than their mask was trained on are excluded, because they clamp σ twice.
     """
     if not layer.generator.has_factors or any(map(hooks_of, _Part(layer).modules())):
         return False
@@ -214,8 +214,8 @@ def _can_share(layer: FlexConvNd) -> bool:
     return type(layer.mask) in (GaussianMask, RotatedGaussianMask) and not coarser
 
 
-def _likeness(layer: FlexConvNd) -> object:
-    """What layers must have in common to be sampled together: everything but numbers and the output map."""
+def _sharing_key(layer: FlexConvNd) -> object:
+    """A key that layers share if they can be sampled together: everything but parameter values and output map."""
     part = _Part(layer)
     shapes = [(name, tuple(t.shape), t.dtype, t.device) for name, t in part.shared().items()]
     settings = [
@@ -227,6 +227,6 @@ def _likeness(layer: FlexConvNd) -> object:
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Attributes of a module that its forward may depend on; tensors, which are not shown in full, by who they are."""
+    """Attributes of a module that its forward may depend on. Tensors are compared by identity."""
     public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
     return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]
