@@ -145,7 +145,7 @@ def main(wav: Path | None = None, steps: int = 600, out: Path = Path("whistles.w
         kinds = [1, 0, 3, 2, 1, 3, 0, 2]
         sound, labels = recording(kinds, 0.8 * len(kinds), rng)
         write_wav(out, sound)
-        print(f"\n{out} contains these keywords, which end at (and two steady whistles)")
+        print(f"\nends of the keywords in {out} (it also contains two steady whistles)")
         for index, (before, kind) in enumerate(itertools.pairwise(labels.tolist()), start=1):
             if kind and not before:
                 print(f"{index * HOP / RATE:6.2f} s   {NAMES[kind]}")
