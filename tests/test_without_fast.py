@@ -10,14 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import flexconv
 
 SOURCE = Path(flexconv.__file__).parent
 ROOT = Path(__file__).parents[1]
-
-pytestmark = pytest.mark.xfail(reason="models still import _fast", strict=False)
 
 # What the core, the models and training compute, without the tests of torch.compile and torch.export.
 TESTS = [
@@ -72,13 +69,16 @@ def test_the_copy_has_none(without_fast):
     assert rest == ["False", "{}"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="fast versions on a GPU differ by rounding")
 def test_trains_to_the_same_loss_without_it(without_fast, tmp_path):
+    """The losses differ by rounding."""
     loss = run({**os.environ, "PYTHONPATH": str(SOURCE.parent)}, "-c", TRAIN, str(tmp_path / "with"), "eager")
-    assert run(without_fast, "-c", TRAIN, str(tmp_path / "without"), "compiled") == loss
+    without = run(without_fast, "-c", TRAIN, str(tmp_path / "without"), "compiled")
+    assert float(without) == pytest.approx(float(loss), rel=1e-3)
 
 
 @pytest.mark.timeout(600)
 def test_results_are_the_same_without_it(without_fast):
-    passed = run(without_fast, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not compile", *TESTS)
+    passed = run(
+        without_fast, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not compile and not readme", *TESTS
+    )
     assert int(re.search(r"(\d+) passed", passed)[1]) > 1000
