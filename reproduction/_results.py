@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from flexconv.data import dataset
 from flexconv.models import list_pretrained, pretrained_folder
@@ -42,6 +43,7 @@ FILES = {
     "bench/ops_h200.json": "`flexconv bench ops` on a GPU: [table](#convolutions-on-a-gpu)",
     "bench/layers_h200.json": "`flexconv bench layers` on a GPU: [table](#layers-on-a-gpu)",
     "bench/step_h200.json": "`flexconv bench steps` on a GPU: [table](#training-steps-on-a-gpu)",
+    "bench/step_h200_redesign.json": "the same after the redesign of version 0.1",
     "bench/calibrate_cpu.jsonl": "measurements behind the cost model on a CPU: `python -m benchmarks.calibrate`",
     "bench/calibrate_cuda.jsonl": "measurements behind the cost model on a GPU: `python -m benchmarks.calibrate`",
     "bench/tune_h200.txt": "choices of GPU kernels, one by one: `python -m benchmarks.tune_gpu`",
@@ -74,7 +76,7 @@ def readme(ledger: Ledger) -> str:
     """The whole page."""
     bench = ledger.results / "bench"
     lines = [HEAD.rstrip()]
-    lines += [f"| `{name}` | {text} |" for name, text in FILES.items() if (ledger.results / name).is_file()]
+    lines += [f"| `{name}` | {text} |" for name, text in _files(ledger).items()]
     lines += ["", RUNS, *_runs(ledger)]
     if (notes := ledger.results / "notes.md").is_file():
         lines += ["### Notes on the runs", "", notes.read_text("utf-8").rstrip(), ""]
@@ -82,6 +84,19 @@ def readme(ledger: Ledger) -> str:
         if (bench / name).is_file():
             lines += section(json.loads((bench / name).read_text("utf-8")))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _files(ledger: Ledger) -> dict[str, str]:
+    """Every file in bench/ and timing/ with a description; new files are described by the command in them."""
+    paths = [path for folder in ("bench", "timing") for path in (ledger.results / folder).rglob("*") if path.is_file()]
+    names = sorted(path.relative_to(ledger.results).as_posix() for path in paths)
+    described = {name: text for name, text in FILES.items() if name in names}
+    return described | {name: _command(ledger.results / name) for name in names if name not in FILES}
+
+
+def _command(path: Path) -> str:
+    content = json.loads(path.read_text("utf-8")) if path.suffix == ".json" else {}
+    return f"`{content['command']}` on {content['machine']}" if {"command", "machine"} <= {*content} else ""
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
