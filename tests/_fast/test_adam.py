@@ -1,4 +1,4 @@
-"""Adam in pieces is torch's own."""
+"""Adam with split parameters equals torch's."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flexconv._fast.adam import PIECE, PIECES, FusedAdam, _cut
+from flexconv._fast.adam import PIECE, PIECES, FusedAdam, _split
 
 OPTIONS = {"lr": 0.125, "betas": (0.8, 0.95)}
 
@@ -21,13 +21,13 @@ def give_gradients(first, second):
     for mine, yours in zip(first, second, strict=True):
         mine.grad = torch.randn_like(mine)
         yours.grad = mine.grad.clone()
-    transposed = torch.randn_like(first[-1].t()).t()  # cannot be seen as flat
+    transposed = torch.randn_like(first[-1].t()).t()  # not contiguous
     first[-1].grad, second[-1].grad = transposed, transposed.clone()
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("capturable", [False, True])
-def test_steps_are_those_of_torch(weight_decay, capturable):
+def test_steps_equal_those_of_torch(weight_decay, capturable):
     whole, cut, unused = parameters(), parameters(), nn.Parameter(torch.ones(2))
     cls = torch.optim.AdamW if weight_decay else torch.optim.Adam
     theirs = cls(whole, **OPTIONS, weight_decay=weight_decay, fused=True)
@@ -53,13 +53,13 @@ def test_steps_are_those_of_torch(weight_decay, capturable):
 @pytest.mark.parametrize(
     ("count", "pieces"), [(PIECE, 1), (PIECE + 1, 2), (73_728, 18), (PIECE * PIECES, 36), (1_000_000, 35)]
 )
-def test_a_parameter_is_cut_for_one_launch(count, pieces):
-    cut = list(_cut([torch.zeros(count), torch.ones(count)]))
+def test_splits_a_parameter_for_one_launch(count, pieces):
+    cut = list(_split([torch.zeros(count), torch.ones(count)]))
     assert len(cut) == pieces <= PIECES
     assert sum(len(first) for first, _ in cut) == sum(len(second) for _, second in cut) == count
 
 
-def test_a_step_of_infinite_gradients_is_skipped():
+def test_skips_steps_with_infinite_gradients():
     parameter = nn.Parameter(torch.ones(2 * PIECE))
     optimizer = FusedAdam([parameter], **OPTIONS, decoupled_weight_decay=False)
     optimizer.param_groups[0]["capturable"] = True
@@ -73,7 +73,7 @@ def test_a_step_of_infinite_gradients_is_skipped():
         assert torch.allclose(parameter, torch.tensor(1 - OPTIONS["lr"] * steps))
 
 
-def test_a_state_saved_by_another_adam_is_gone_on_with():
+def test_resumes_torch_adam_state():
     whole, cut = parameters(), parameters()
     theirs = torch.optim.Adam(whole, **OPTIONS)
     ours = FusedAdam(cut, **OPTIONS, decoupled_weight_decay=False)
@@ -81,7 +81,7 @@ def test_a_state_saved_by_another_adam_is_gone_on_with():
     theirs.step()
     saved = copy.deepcopy(theirs.state_dict())
     ours.load_state_dict(saved)
-    assert ours.param_groups[0]["fused"]  # which is what has counters follow their parameters to a GPU
+    assert ours.param_groups[0]["fused"]  # so that step counts follow their parameters to a GPU
     assert not saved["param_groups"][0]["fused"]
     with torch.no_grad():
         for mine, yours in zip(cut, whole, strict=True):

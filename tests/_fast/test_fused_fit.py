@@ -1,4 +1,4 @@
-"""Fits by kernels have the gradients of the network written out. Without a GPU, Triton interprets the kernels."""
+"""The Triton kernels for fitting compute the gradients of autograd. Without a GPU, Triton interprets the kernels."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from flexconv.train.fit_group import FitGroup
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-EXACT = 5e-5 if torch.cuda.is_available() else 1e-5  # sines and cosines of a GPU are a little less exact
+EXACT = 5e-5 if torch.cuda.is_available() else 1e-5  # sin and cos are less accurate on a GPU
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ EXACT = 5e-5 if torch.cuda.is_available() else 1e-5  # sines and cosines of a GP
     [("float32", (13, 17), EXACT), ("float32", (5, 70), EXACT), ("bfloat16", (5, 70), 2e-2)],
     ids=["float32", "float32 wide", "bfloat16"],
 )
-def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, limit, monkeypatch):
-    monkeypatch.setattr(fused_parts, "PROGRAMS", 4)  # two for a picture, several blocks each
+def test_loss_and_gradients_equal_those_of_autograd(name, options, kept, size, limit, monkeypatch):
+    monkeypatch.setattr(fused_parts, "PROGRAMS", 4)  # two per image, with several blocks each
     for step in (fused_fit.FusedStep, fused_fit.FusedSirenStep):
-        monkeypatch.setattr(step, "cut", (32, 2))  # several blocks in a row, the last one not full
-    monkeypatch.setattr(steps, "ROOM", 1 << 18)  # for a part of the rows at a time
-    monkeypatch.setattr(fused_parts, "PRECISION", "tf32x3")  # three products on tensor cores: exact to float32
+        monkeypatch.setattr(step, "cut", (32, 2))  # several blocks per row, the last one not full
+    monkeypatch.setattr(steps, "ROOM", 1 << 18)  # some of the rows at a time
+    monkeypatch.setattr(fused_parts, "PRECISION", "tf32x3")  # float32 accuracy
     monkeypatch.setattr(fused_parts, "KEPT", getattr(torch, kept))
     torch.manual_seed(0)
     generators = [GENERATORS[name](2, 3, **({"hidden": 23, "layers": 3} | options)) for _ in range(2)]
@@ -52,7 +52,7 @@ def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, lim
     step = fused_step(group, generators[0])
     assert step is not None
     assert step.at_once > step.programs
-    for _ in range(2):  # the second finds sums of the first
+    for _ in range(2):  # the second call must reset the sums of the first
         assert step().sum().item() == pytest.approx(loss.item(), rel=1e-5)
         for key, gradient in expected.items():
             got = group.parameters[key].grad
@@ -60,7 +60,7 @@ def test_loss_and_gradients_are_those_of_autograd(name, options, kept, size, lim
             assert ((got - gradient).norm() / gradient.norm()).item() < limit, key
 
 
-def test_other_generators_are_left_to_the_compiler():
+def test_does_not_support_other_generators():
     assert not fused_fit.can_fuse_siren(GENERATORS["nsiren"](2, 3))
     assert not fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, learn_omega_0=True))
     assert not fused_fit.can_fuse_siren(GENERATORS["siren"](2, 3, weight_norm=True))
@@ -71,7 +71,7 @@ def test_other_generators_are_left_to_the_compiler():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_fit_on_a_gpu_uses_it():
+def test_fit_on_a_gpu_uses_the_kernels():
     generators = [GENERATORS["magnet"](2, 3, hidden=23, layers=3).cuda()]
     recipe = FitRecipe(model=ModelRecipe(name="magnet"), target="random")
     group = FitGroup(generators, torch.rand(1, 3, 40, 30, device="cuda"), recipe)

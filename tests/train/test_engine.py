@@ -1,4 +1,4 @@
-"""Compiled and captured steps train as the others do."""
+"""Compiled and captured steps compute the same as eager ones."""
 
 import contextlib
 import io
@@ -108,16 +108,16 @@ def test_capture_windows_have_room_to_grow(tmp_path):
 
     reach = math.sqrt(2 * math.log(10))
     width = in_force[0][1] - in_force[0][0]
-    outside = (width + 1) / 2 * layer.axes[0].spacing / reach  # the mask reaches the first tap outside
+    outside = (width + 1) / 2 * layer.axes[0].spacing / reach  # the mask reaches the first tap outside the window
     assert not fits(outside)
-    assert not fits(outside - 0.5 * windows._room() / reach)  # and may soon
+    assert not fits(outside - 0.5 * windows._room() / reach)  # and may do so before the next check
     assert fits(outside - 1.5 * windows._room() / reach)
     assert fits(source.initial_sigma[0])
 
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
-    """Other shapes would have to be compiled, and constants of theirs made, while a graph is captured."""
+    """Other shapes would be compiled, and constants created for them, during the capture."""
     monkeypatch.setattr(graph, "_captured", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(GraphEngine, "_warm_up", lambda self, *step: self._run(*step))
@@ -129,7 +129,7 @@ def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
 
     def compute(*_):
         used.append([layer.window for layer, _ in engine.windows.layers])
-        for mask in masks:  # as a step might, though never so far
+        for mask in masks:  # more than a training step could
             nn.init.constant_(mask.sigma, 0.4 if len(used) % 2 else 0.05)
 
     engine = GraphEngine(trainer.model, trainer.optimizer, compute, 50)
@@ -151,7 +151,7 @@ def test_windows_fit_before_the_first_full_batch(tmp_path):
     trainer = trainer_of(tmp_path)
     windows = CaptureWindows(trainer.model, trainer.optimizer)
     event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
-    windows._sent = windows._packed(), event
+    windows._copy = windows._packed(), event
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "Event", lambda: event)
         patch.setattr(torch, "empty", lambda *shape, **options: torch.zeros(*shape, dtype=options["dtype"]))
@@ -169,17 +169,17 @@ def test_bounds_of_grouped_layers_equal_those_of_each(tmp_path):
 
 
 def test_layers_are_grouped_by_settings_not_by_parameters(tmp_path, monkeypatch):
-    monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("shows parameters, for which a device stops"))
+    monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("reads parameters from the device"))
     trainer = trainer_of(tmp_path)
     masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
-    assert len(CaptureWindows(trainer.model, trainer.optimizer)._alike) == 1
+    assert len(CaptureWindows(trainer.model, trainer.optimizer)._groups) == 1
     masks[0].threshold = 0.2
     for mask in masks:
         nn.init.constant_(mask.sigma, 0.3)
     windows = CaptureWindows(trainer.model, trainer.optimizer)
-    assert windows._alike == [[0], list(range(1, len(masks)))]
+    assert windows._groups == [[0], list(range(1, len(masks)))]
     first, second, *_ = windows._bounds(windows._packed())
-    assert first[0][1] - first[0][0] < second[0][1] - second[0][0]  # cut at 0.2, for 0.1
+    assert first[0][1] - first[0][0] < second[0][1] - second[0][0]  # the threshold is 0.2 instead of 0.1
 
 
 @gpu
@@ -234,7 +234,7 @@ def test_failed_compilation_suggests_the_eager_engine(tmp_path):
     engine = GraphEngine(trainer.model, trainer.optimizer, fail, 50)
     batch = next(iter(trainer.train_batches.iterate(epoch=0)))
     engine._make_capturable()
-    with pytest.raises(RuntimeError, match=r"cannot be compiled \(CompileError: no such kernel\); with engine=eager"):
+    with pytest.raises(RuntimeError, match=r"cannot be compiled \(CompileError: no such kernel\).*engine=eager"):
         engine._run(batch, 0.02)
 
 
@@ -333,7 +333,7 @@ def test_captures_every_network(name, tmp_path):
 
 
 def noisy_losses(folder, engine, name, generator=None):
-    """Of five steps on noise: two that warm up, then captured ones."""
+    """Return the losses of five steps on noise: two warm-up steps, then captured ones."""
     model = {"name": name} | ({} if generator is None else {"generator": generator})
     recipe = build_recipe({"model": model, "data": {"name": "digits"}, "batch_size": 8, "engine": engine})
     images = noise((3, 64) if "tcn" in name else (3, 16, 16), 40)

@@ -1,7 +1,7 @@
-"""Adam for a captured step: fused, in pieces that keep a whole GPU busy.
+"""Fused Adam for captured steps, with large parameters split so that they use the whole GPU.
 
-Torch's fused Adam gives 65,536 numbers to a thread block and 36 tensors to a launch. A parameter of about that size
-keeps one processor of a GPU busy while all others wait; views of a few thousand numbers each are shared out.
+Torch's fused Adam assigns 65,536 numbers to a thread block and 36 tensors to a launch. A parameter of about that size
+occupies one multiprocessor while the others are idle. Views of a few thousand numbers are distributed over all of them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 
 from .._registry import provide
 
-PIECE = 4096  # numbers, at least
-PIECES = 36  # of a parameter, at most: what one launch takes
+PIECE = 4096  # minimum size of a piece, in numbers
+PIECES = 36  # maximum number of pieces of a parameter: the number of tensors in one launch
 
 
 class FusedAdam(torch.optim.Adam):
-    """`torch.optim.Adam(…, fused=True)`, or AdamW with `decoupled_weight_decay`: the same numbers and the same state.
+    """`torch.optim.Adam(…, fused=True)`, or AdamW with `decoupled_weight_decay`: same results, same state.
 
-    For parameters of one dtype, on one device. Where a group is `capturable` they are cut up: that costs the host time
-    at every step, but a replay nothing.
+    For parameters of one dtype on one device. Parameters of a `capturable` group are split. This costs host time in
+    every step, but not in a replay.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class FusedAdam(torch.optim.Adam):
         super().__init__(params, lr=lr, betas=betas, decoupled_weight_decay=decoupled_weight_decay, fused=True)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's own; and fused it stays, with its counters on the device, whatever saved the state was not."""
+        """Load a state, also one of an Adam that was not fused. Step counts are moved to the device."""
         groups = [{**group, "fused": True} for group in state_dict["param_groups"]]
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step, as torch's own."""
+        """Run one step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,11 +61,11 @@ class FusedAdam(torch.optim.Adam):
         pieces = [
             (*piece, step)
             for *whole, step in zip(params, grads, means, squares, steps, strict=True)
-            for piece in (_cut(whole) if group["capturable"] else [whole])
+            for piece in (_split(whole) if group["capturable"] else [whole])
         ]
         params, grads, means, squares, counts = map(list, zip(*pieces, strict=True))
         update = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-        found_inf = getattr(self, "found_inf", None)  # from a scaler of gradients, as the scale is
+        found_inf = getattr(self, "found_inf", None)  # set by a gradient scaler, as is `grad_scale`
         update(
             params,
             grads,
@@ -87,8 +87,8 @@ class FusedAdam(torch.optim.Adam):
             torch._foreach_sub_(steps, [found_inf] * len(steps))
 
 
-def _cut(tensors: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
-    """Views [n] of tensors of one shape, all cut alike; the tensors themselves where they are small, or have gaps."""
+def _split(tensors: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
+    """Split tensors of one shape into flat views. Small or non-contiguous tensors are not split."""
     count = tensors[0].numel()
     if count <= PIECE or not all(tensor.is_contiguous() for tensor in tensors):
         yield tensors

@@ -1,8 +1,8 @@
-"""A training step without the host: captured once as a CUDA graph, then replayed.
+"""Training steps that are captured once as a CUDA graph and then replayed, without work on the host.
 
-The graph holds kernel sizes as they were shortly before it was captured, with room to grow; when a mask has come near
-the edge of its window, or far from it, the step is captured anew. The first steps before a capture run one by one: they
-are real steps, and warm up what a capture may not.
+The kernel sizes in a graph are fixed, with room to grow. When a mask comes close to the edge of its window, or becomes
+much smaller than it, the step is captured again. A few steps before each capture run without a graph. They are training
+steps like any other, and do what must not happen during a capture, such as compilation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 from .._registry import provide
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed
-from .capture_windows import STEPS_BETWEEN_LOOKS, CaptureWindows
+from .capture_windows import STEPS_BETWEEN_CHECKS, CaptureWindows
 from .kernel_sampler import KernelSampler
 from .step import fast_step
 
@@ -29,7 +29,7 @@ WARM_STEPS = 2
 
 
 class GraphEngine:
-    """Runs `compute(batch, sample_weight)` as a replayed graph, for batches of `batch_size`; others as they are."""
+    """Runs `compute(batch, sample_weight)` as a replayed graph. Batches that are not full run without a graph."""
 
     name = "graph"
 
@@ -44,16 +44,16 @@ class GraphEngine:
         self.windows = CaptureWindows(model, optimizer)
         self.captures = 0
         if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
-            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # warm steps are on other streams
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # warm-up steps use another stream
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
         self._steps = 0
 
     def step(self, batch: Batch, sample_weight: float) -> None:
-        """One step of training."""
+        """Run one training step."""
         self._steps += 1
-        if self._steps % STEPS_BETWEEN_LOOKS == 0 and not self.windows.still_fit():
-            self._graph, self._warm = None, WARM_STEPS - 1  # one step at the new sizes, then a capture
+        if self._steps % STEPS_BETWEEN_CHECKS == 0 and not self.windows.still_fit():
+            self._graph, self._warm = None, WARM_STEPS - 1  # one warm-up step at the new sizes, then a capture
             self.windows.release()
         if len(batch[1]) != self.batch_size:
             self._make_capturable()
@@ -65,7 +65,7 @@ class GraphEngine:
             self._replay(batch, sample_weight)
 
     def _warm_up(self, batch: Batch, sample_weight: float) -> None:
-        """A step as it will be captured, on a stream of its own as there, so that libraries have their workspaces."""
+        """Run a step as it will be captured, on a separate stream, so that libraries allocate their workspaces."""
         self._make_capturable()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -79,16 +79,16 @@ class GraphEngine:
             self._graph = torch.cuda.CUDAGraph()
             self._run(self._batch, sample_weight, capture=self._graph)  # type: ignore[arg-type]
             self.captures += 1
-        for mine, given in zip(self._batch, batch, strict=True):
-            if mine is not None and given is not None:
-                mine.copy_(given)
+        for static, given in zip(self._batch, batch, strict=True):
+            if static is not None and given is not None:
+                static.copy_(given)
         self._graph.replay()
         parameters_changed()
 
     def _run(self, batch: Batch, sample_weight: float, *, capture: torch.cuda.CUDAGraph | None = None) -> None:
-        """Take a step, or capture it."""
+        """Run a step, or capture it."""
         self.windows.hold()
-        self._kernels = KernelSampler(self.model)  # a graph reads its coordinates: they must live as long
+        self._kernels = KernelSampler(self.model)  # must live as long as the graph, which reads its coordinates
         try:
             captured = contextlib.nullcontext() if capture is None else _captured(capture)
             with captured, fast_step(self.model, self._kernels):
@@ -96,12 +96,13 @@ class GraphEngine:
         except Exception as error:
             way, first = "compiled" if capture is None else "captured", error
             if capture is not None and isinstance(error.__context__, Exception):
-                first = error.__context__  # the end of a capture that failed fails, too
-            advice = "with engine=eager it is trained step by step, from where it is if resumed"
-            raise UsageError(f"steps of this network cannot be {way} ({first_line(first)}); {advice}") from error
+                first = error.__context__  # ending a failed capture raises another error
+            name = "training steps of this network"
+            advice = "use engine=eager, also to resume this run"
+            raise UsageError(f"{name} cannot be {way} ({first_line(first)}); {advice}") from error
 
     def _make_capturable(self) -> None:
-        """Rates and counters as tensors on the device; a checkpoint of another engine has them as numbers."""
+        """Store learning rates and step counts as tensors on the device. Checkpoints of other engines have numbers."""
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["capturable"] = True
@@ -116,9 +117,10 @@ class GraphEngine:
 
 @contextlib.contextmanager
 def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what is inside. Python collects no garbage meanwhile: another graph among it would end the capture.
+    """Capture the operations inside.
 
-    Other threads may do as they like: one of them may read the next batches into pinned memory.
+    Garbage collection is off, because deleting another graph would end the capture. Other threads may use the device:
+    one of them may copy the next batches to pinned memory.
     """
     collecting = gc.isenabled()
     gc.disable()

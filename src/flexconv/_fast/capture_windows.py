@@ -1,7 +1,8 @@
-"""Kernel sizes for a captured step: windows with room to grow, watched without stopping the device.
+"""Kernel sizes for a captured step: windows with room to grow, checked without waiting for the device.
 
-A graph has the windows of the steps that warmed up for it. Every few steps the masks are sent to the host; nobody waits
-for them, they are read when the next ones are sent. Until a mask may have left its window there is time to react.
+A graph uses the windows of its warm-up steps. Every few steps the mask parameters are copied to the host
+asynchronously, and the copy is read when the next one is started. The windows have enough room that no mask can leave
+its window before it is noticed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from torch.func import vmap
 from ..nn import Axis, FlexConvNd, TapRange, refresh_extents
 from .kernel_sampler import settings_of
 
-STEPS_BETWEEN_LOOKS = 8
+STEPS_BETWEEN_CHECKS = 8
 
 Windows = tuple[TapRange, ...]
 Bounds = list[list[float]]  # [axes][low, high]
 
 
 class CaptureWindows:
-    """The windows of all layers of a model that is trained by an optimiser."""
+    """The windows of all layers of a model during a capture."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -29,28 +30,28 @@ class CaptureWindows:
         groups: dict[object, list[int]] = {}
         for number, (layer, source) in enumerate(self.layers):
             shapes = [p.shape for p in source.size_parameters()]
-            likeness = repr((type(source), settings_of(source), layer.axes, shapes))  # type: ignore[arg-type]
-            groups.setdefault(likeness, []).append(number)
-        self._alike = list(groups.values())  # layers whose bounds are one formula, by their numbers
+            key = repr((type(source), settings_of(source), layer.axes, shapes))  # type: ignore[arg-type]
+            groups.setdefault(key, []).append(number)
+        self._groups = list(groups.values())  # numbers of layers whose bounds are computed by the same formula
         self._windows: list[Windows] = []
-        self._sent: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        self._copy: tuple[torch.Tensor, torch.cuda.Event] | None = None
 
     def hold(self) -> None:
-        """Have every layer believe that its window is up to date; chosen with room to grow, until `release`.
+        """Set the windows of all layers, chosen with room to grow. They stay the same until `release`.
 
-        So steps before a capture have the shapes that are captured, wherever masks go meanwhile.
+        So the steps before a capture have the shapes of the capture, also if masks change in between.
         """
         refresh_extents(self.model)
         if self.layers and not self._windows:
-            self._windows = self._roomy()
+            self._windows = self._choose()
         for (layer, _), windows in zip(self.layers, self._windows, strict=True):
             layer._extent.windows = windows
 
     def release(self) -> None:
-        """The next ones to be held are chosen anew."""
+        """Let the next call of `hold` choose new windows."""
         self._windows = []
 
-    def _roomy(self) -> list[Windows]:
+    def _choose(self) -> list[Windows]:
         found = []
         for (layer, _), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
             needed = _with_room(layer.axes, bounds, 2 * self._room())
@@ -58,10 +59,10 @@ class CaptureWindows:
         return found
 
     def still_fit(self) -> bool:
-        """Whether the windows held suit the sizes that were sent for at the last call; sends for the next."""
+        """Whether the windows suit the masks as of the last call. Starts the copy for the next call."""
         fit = True
-        if self._sent is not None and self._windows:
-            values, arrived = self._sent
+        if self._copy is not None and self._windows:
+            values, arrived = self._copy
             arrived.synchronize()
             fit = all(
                 self._fits(layer.axes, bounds, windows)
@@ -73,11 +74,11 @@ class CaptureWindows:
             host.copy_(on_device, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
-            self._sent = host, arrived
+            self._copy = host, arrived
         return fit
 
     def _fits(self, axes: tuple[Axis, ...], bounds: Bounds, windows: Windows) -> bool:
-        """Large enough, and not larger than for a size that is sure to stay below them."""
+        """Whether windows are large enough, and a smaller one would not be enough with plenty of room."""
         needed = _with_room(axes, bounds, self._room())
         if any(n[0] < w[0] or n[1] > w[1] for n, w in zip(needed, windows, strict=True)):
             return False
@@ -86,25 +87,25 @@ class CaptureWindows:
         return all(s[1] - s[0] >= w[1] - w[0] for s, w in zip(smaller, windows, strict=True))
 
     def _room(self) -> float:
-        """How far a bound may move before somebody looks at it again.
+        """Return how far a bound may move before the next check.
 
-        What is looked at is up to two looks old; Adam moves a parameter by about its rate, and so a bound, which is a
-        mean and some 2.15 σ, by less than four times that.
+        A check uses values that are up to two checks old. Adam changes a parameter by about its learning rate per step,
+        and so a bound, which is a mean plus about 2.15 σ, by less than four times that.
         """
         groups = self.optimizer.param_groups
         masks = [group for group in groups if group.get("name") == "masks"] or groups
-        return 4 * 2 * STEPS_BETWEEN_LOOKS * max(group["base_lr"] for group in masks)
+        return 4 * 2 * STEPS_BETWEEN_CHECKS * max(group["base_lr"] for group in masks)
 
     def _packed(self) -> torch.Tensor:
-        """All parameters that sizes depend on, one behind the other."""
+        """Return all parameters on which sizes depend, concatenated."""
         return torch.cat([p.detach().flatten().float() for _, source in self.layers for p in source.size_parameters()])
 
     def _bounds(self, packed: torch.Tensor) -> list[Bounds]:
-        """The bounds of every layer from a host copy of `_packed`; layers of like masks and grids at once."""
+        """Compute the bounds of every layer from a host copy of `_packed`, group by group."""
         pieces = iter(packed.split([p.numel() for _, source in self.layers for p in source.size_parameters()]))
         values = [[next(pieces).view(p.shape) for p in source.size_parameters()] for _, source in self.layers]
         found: list[Bounds] = [[]] * len(self.layers)
-        for numbers in self._alike:
+        for numbers in self._groups:
             layer, source = self.layers[numbers[0]]
             stacked = [torch.stack(each) for each in zip(*(values[number] for number in numbers), strict=True)]
             bounds = vmap(lambda *given, of=source, axes=layer.axes: of.bounds(given, axes))(*stacked).tolist()
@@ -114,5 +115,5 @@ class CaptureWindows:
 
 
 def _with_room(axes: tuple[Axis, ...], bounds: Bounds, room: float) -> Windows:
-    """The taps in use, and those within `room` of them."""
+    """Return the taps in use, extended by `room` on both sides."""
     return tuple(axis.taps_between(low - room, high + room) for axis, (low, high) in zip(axes, bounds, strict=True))

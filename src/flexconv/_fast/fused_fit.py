@@ -1,8 +1,8 @@
-"""Steps of fitting generators to pictures by a few GPU kernels, in Triton.
+"""Gradients for fitting generators to images, by a few Triton kernels.
 
-The compiled twin in `fit_group.py` writes many values per point and channel to memory and reads them back; a picture of
-half a million points is then limited by that. Here these are two, in bfloat16: u_l, or its angle, and in its time
-∂u_l (and ∂y for every point and colour).
+The compiled version of `FitGroup.squared_error` writes many values per point and channel to memory and reads them
+back, which limits its speed for an image of half a million points. These kernels write two, in bfloat16: u_l or its
+angle, and later ∂u_l (and ∂y for every point and colour).
 
     forward     h_0 = g_0,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
     backward    ∂u = ∂h ⊙ g,   ∂g = ∂h ⊙ u,   ∂A_l = ∂u h_{l−1}ᵀ,   ∂h_{l−1} = A_lᵀ ∂u
@@ -10,9 +10,10 @@ half a million points is then limited by that. Here these are two, in bfloat16: 
 
     a SIREN     u_0 = W x + b,   h_l = sin ω_l u_l,   ∂u_l = ∂h_l ⊙ ω_l cos ω_l u_l,   all else the same
 
-A kernel goes forward through all layers to the loss; then one for each layer goes back. So a program stays with one
-layer: it holds that layer's parameters and adds up its gradients in registers, over all of its points. A block of
-points lies in one row, where a filter is a function of x alone, and sums with y are y times a sum.
+One kernel computes all layers and the loss, then one kernel per layer computes the gradients. So a program of the
+backward pass works on one layer: it keeps the parameters of the layer and accumulates their gradients in registers over
+all of its points. A block of points lies in one row, where a filter is a function of x alone, and sums with y are y
+times a sum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .fused_step import LayeredStep
 
 
 class FusedStep(LayeredStep):
-    """A step of a `GaborNet`, a `MAGNet` or a `FourierNet` in 2D."""
+    """The gradients of a `GaborNet`, a `MAGNet` or a `FourierNet` in 2D."""
 
     kernels = fused_fit_kernels
     numbers = 8
@@ -45,7 +46,7 @@ class FusedStep(LayeredStep):
         return {"ENVELOPED": "gamma" in self.parameters}
 
     def _places(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """In their own shapes, but a γ for each axis."""
+        """The shapes are those of the parameters, except that γ has a value per axis."""
         vectors, maps, out, bias = self._split(packed)
         vectors = vectors.unflatten(3, (2, 4))
         wholes = {
@@ -67,12 +68,12 @@ class FusedStep(LayeredStep):
         vectors[..., 2] *= gamma[..., 3].square()
         vectors[..., 3] *= -gamma[..., 3]
         for name, place in self._places(packed):
-            shared = self.parameters[name].shape[-1] < place.shape[-1]  # one γ for both axes
+            shared = self.parameters[name].shape[-1] < place.shape[-1]  # a single γ for both axes
             yield name, place.sum(-1, keepdim=True) if shared else place
 
 
 class FusedSirenStep(LayeredStep):
-    """A step of a `SIREN` in 2D with the frequency factors `omegas` [pictures, sines]."""
+    """The gradients of a `SIREN` in 2D with the frequency factors `omegas` [images, sines]."""
 
     kernels = fused_siren_kernels
     numbers = 4
@@ -100,14 +101,14 @@ class FusedSirenStep(LayeredStep):
 
 
 def can_fuse(generator: Any) -> bool:
-    """Whether a generator is one that `FusedStep` knows."""
+    """Whether `FusedStep` supports a generator."""
     if type(generator) not in (FourierNet, GaborNet, MAGNet) or getattr(generator, "steerable", 0):
         return False
     return generator.dims == 2 and generator.hidden <= WIDEST and generator.channels <= CHANNELS
 
 
 def can_fuse_siren(generator: KernelGenerator) -> bool:
-    """Whether a generator is one that `FusedSirenStep` knows."""
+    """Whether `FusedSirenStep` supports a generator."""
     if type(generator) is not SIREN or generator.learn_omega_0 or generator.output_map.weight_norm:
         return False
     return generator.dims == 2 and generator.output_map.in_features <= WIDEST and generator.channels <= CHANNELS

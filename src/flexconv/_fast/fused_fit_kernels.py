@@ -1,4 +1,4 @@
-"""The kernels of `FusedStep` (`_fused_fit.py` has the equations): forward through all layers, back through one."""
+"""The kernels of `FusedStep`: forward through all layers, back through one. `fused_fit.py` has the equations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from .fused_parts import add, compare, find, gather, keep, recall, wave
 
-# where a channel of a filter has its numbers, packed into eight: those of y, and four further on those of x
+# positions of the eight numbers of a channel of a filter: those of y, and four further those of x
 FREQUENCY, MU, GAMMA = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-BIAS, PHASE = tl.constexpr(0), tl.constexpr(4)  # a_f of the map before the filter, b
+BIAS, PHASE = tl.constexpr(0), tl.constexpr(4)  # a_f of the map before the filter, and b
 
 
 @triton.jit
 def _read(f, packed, H: tl.constexpr):
-    """Filter f → for y, then for x: frequency, centre μ, and γ for powers of two; phase; each [hidden]."""
+    """Read filter f → for y, then for x: frequency, centre μ, γ for powers of two; then the phase; each [hidden]."""
     vectors = packed + (f * H + tl.arange(0, H)) * 8
     w_y, w_x = tl.load(vectors + FREQUENCY), tl.load(vectors + 4 + FREQUENCY)
     gamma_y, gamma_x = tl.load(vectors + GAMMA) * 0.8493218002880191, tl.load(vectors + 4 + GAMMA) * 0.8493218002880191
@@ -23,9 +23,9 @@ def _read(f, packed, H: tl.constexpr):
 
 @triton.jit
 def _filter(numbers, y, x, like, ENVELOPED: tl.constexpr):
-    """A filter at points of a row → g = e sin, and e cos, both [hidden, points].
+    """Evaluate a filter at points of a row → g = e sin, and e cos, both [hidden, points].
 
-    `like`, finite values of that shape, changes nothing, but has each thread compute what it holds of them.
+    `like` is a finite tensor of that shape. It does not change the result, but gives it the same layout over threads.
     """
     w_y, mu_y, gamma_y, w_x, mu_x, gamma_x, phase = numbers
     angle = w_x[:, None] * x[None, :] + (w_y * y + phase)[:, None]
@@ -42,7 +42,7 @@ def _filter(numbers, y, x, like, ENVELOPED: tl.constexpr):
 
 @triton.jit
 def _gather_moments(dg, g, cosine, y, x, moments, ENVELOPED: tl.constexpr, H: tl.constexpr, B: tl.constexpr):
-    """Add a row's points to Σt, Σt y, Σt x, Σs, Σs y, Σs y², Σs x, Σs x² of t = ∂g e cos and s = ∂g g."""
+    """Add points of a row to Σt, Σt y, Σt x, Σs, Σs y, Σs y², Σs x, Σs x², where t = ∂g e cos and s = ∂g g."""
     t, ty, tx, s, sy, syy, sx, sxx = moments
     turned = dg * cosine
     part = gather(turned, H, B)
@@ -60,8 +60,8 @@ def _gather_moments(dg, g, cosine, y, x, moments, ENVELOPED: tl.constexpr, H: tl
 def _add_moments(f, du, moments, numbers, sums, H: tl.constexpr):
     """Add the gradients of filter f and of the bias a_f to the sums, given Σ∂u and the moments [hidden, 4].
 
-    Those of μ lack a factor γ², those of γ a factor −γ; d is the distance from the centre. The sum for a_0, which is
-    not there, is not used:
+    The gradients of μ lack a factor γ², those of γ a factor −γ; d is the distance from the centre. There is no a_0; its
+    sum is not used:
 
         a    W_y   μ_y   γ_y        ∂u   t y   s d_y   s d_y²
         b    W_x   μ_x   γ_x        t    t x   s d_x   s d_x²
@@ -86,7 +86,7 @@ def forward(
     DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes u_1 … u_n and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
+    """Write u_1 … u_n and ∂y for `blocks` blocks of an image from number `first` on, distributed over the programs."""
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL
@@ -125,9 +125,10 @@ def back(
     DEPTH: tl.constexpr, ENVELOPED: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, B: tl.constexpr,
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """From the changes after a map, ∂u_{f+1} or ∂y [AFTER, points], to ∂u_f. Adds up the gradients of map and filter f.
+    """Compute ∂u_f from the gradient after the map, ∂u_{f+1} or ∂y [AFTER, points].
 
-    The map [AFTER, hidden] begins `at_map`. The LAST filter is f = 0.
+    Accumulates the gradients of the map and of filter f. The map [AFTER, hidden] starts at `at_map`. The LAST filter is
+    f = 0.
     """
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     packed += picture * TOTAL

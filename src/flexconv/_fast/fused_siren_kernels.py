@@ -1,4 +1,4 @@
-"""The kernels of `FusedSirenStep` (`_fused_fit.py` has the equations): forward through all layers, back through one."""
+"""The kernels of `FusedSirenStep`: forward through all layers, back through one. `fused_fit.py` has the equations."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from .fused_parts import add, compare, find, gather, keep, recall
 
-# where a channel of a layer has its numbers, packed into four: b or a_f, the first map's W, and the layer's ω
+# positions of the four numbers of a channel of a layer: b or a_f, W of the first map, and ω of the layer
 BIAS, W_Y, W_X, OMEGA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
 def _angle(u, omega):
-    """ωu / π without whole turns: within ±1, where bfloat16 is precise enough to be kept. 1.5 · 2²³ rounds."""
+    """Return ωu / π modulo 2, within ±1, where bfloat16 is precise enough for storage.
+
+    Adding and subtracting 1.5 · 2²³ rounds to an integer.
+    """
     half_turns = u * (omega * 0.3183098861837907)[:, None]
     return half_turns - 2.0 * ((half_turns * 0.5 + 12582912.0) - 12582912.0)
 
 
 @triton.jit
 def _sine(half_turns):
-    """sin πv and cos πv, by polynomials around the nearest whole number n. Both have the sign (−1)ⁿ.
+    """Return sin πv and cos πv, by polynomials around the nearest integer n. Both have the sign (−1)ⁿ.
 
-    Adding 1.5 · 2²³ leaves no digits behind the point: the sum's last bit says if n is odd.
+    Adding 1.5 · 2²³ rounds to an integer; the last bit of the sum tells whether n is odd.
     """
     rounded = half_turns + 12582912.0
     r = half_turns - (rounded - 12582912.0)
@@ -35,7 +38,7 @@ def _sine(half_turns):
 
 @triton.jit
 def _first(packed, y, x, H: tl.constexpr):
-    """u_0 = W x + b at points of a row."""
+    """Return u_0 = W x + b at points of a row."""
     vectors = packed + tl.arange(0, H) * 4
     of_row = tl.load(vectors + BIAS) + y * tl.load(vectors + W_Y)
     return of_row[:, None] + tl.load(vectors + W_X)[:, None] * x[None, :]
@@ -47,7 +50,10 @@ def forward(
     DEPTH: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
     AT_MAPS: tl.constexpr, AT_OUT: tl.constexpr, AT_OUT_BIAS: tl.constexpr, TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """Writes ωu_1 / π … ωu_n / π and ∂y for `blocks` of a picture from the `first`, shared out among the programs."""
+    """Write ωu_1 / π … ωu_n / π and ∂y for `blocks` blocks of an image from number `first` on.
+
+    The blocks are distributed over the programs.
+    """
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     targets += picture * channels * width * height
     packed += picture * TOTAL
@@ -86,9 +92,9 @@ def back(
     DEPTH: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, B: tl.constexpr,
     TOTAL: tl.constexpr, PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """From the changes after a map, ∂u_{f+1} or ∂y [AFTER, points], to ∂u_f. Adds up the gradients of map and bias.
+    """Compute ∂u_f from the gradient after the map, ∂u_{f+1} or ∂y [AFTER, points]. Accumulates those of map and bias.
 
-    The map [AFTER, hidden] begins `at_map`. The LAST layer is f = 0, whose gradients are those of W and b.
+    The map [AFTER, hidden] starts at `at_map`. The LAST layer is f = 0, whose gradients are those of W and b.
     """
     program, programs, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     packed += picture * TOTAL
@@ -109,7 +115,7 @@ def back(
             angle = _angle(_first(packed, y, x, H), omega)
         else:
             angle = recall(layers, (picture * (DEPTH - 1) + f - 1) * blocks + block, H, B, ROWS)
-        h, cosine = _sine(angle + 0.0 * dh)  # 0: each thread computes what it has of ∂h
+        h, cosine = _sine(angle + 0.0 * dh)  # + 0 ∂h: gives the sine the layout of ∂h over threads
         du = dh * cosine * omega[:, None]
         part = gather(du, H, B)
         du_sum += part

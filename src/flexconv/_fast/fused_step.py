@@ -1,4 +1,4 @@
-"""What the steps of `_fused_fit.py` share: parameters packed for the kernels, memory, launches."""
+"""The common part of the steps in `fused_fit.py`: packed parameters, memory, launches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import triton  # pyright: ignore[reportMissingImports]  (comes with torch where 
 from . import fused_parts as parts
 from .fused_parts import CHANNELS
 
-ROOM = 4 << 30  # bytes for what is written for every point, at most; a larger picture goes through it in parts
+ROOM = 4 << 30  # maximum number of bytes for the values at all points; a larger image is processed in parts
 
 
 class LayeredStep(ABC):
-    """Loss and gradients of networks on a grid, for targets [pictures, channels, height, width].
+    """Loss and gradients of networks on a grid, for targets [images, channels, height, width].
 
-    `parameters` are stacked over the pictures. For the kernels all of a picture's are packed into one row, and so are
-    their gradients: vectors [depth, hidden, numbers], the maps between layers [depth − 1, hidden, hidden], the output
-    map [CHANNELS, hidden] and its bias. `hidden` is a power of two there, padded with zeros.
+    `parameters` are stacked over the images. For the kernels, all parameters of an image are packed into one row, and
+    so are their gradients: vectors [depth, hidden, numbers], the maps between layers [depth − 1, hidden, hidden], the
+    output map [CHANNELS, hidden] and its bias. In them `hidden` is a power of two, padded with zeros.
     """
 
-    kernels: Any  # a module with the kernels `forward` and `back`
-    numbers: int  # of a channel of a layer
-    cut: tuple[int, int]  # points that a program works on at a time, at most, and how many threads, in 32s, share them
+    kernels: Any  # the module of the kernels `forward` and `back`
+    numbers: int  # per channel of a layer
+    cut: tuple[int, int]  # maximum number of points that a program processes at a time, and its number of warps
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LayeredStep(ABC):
         self.parameters, self.targets = parameters, targets.contiguous()
         self.ys, self.xs = ys.contiguous(), xs.contiguous()
         self.depth, self.hidden = depth, max(16, triton.next_power_of_2(hidden))
-        self.rows = 8 * triton.cdiv(hidden, 8)  # that are written of it; a SIREN of 29 rows took longer than one of 32
+        self.rows = 8 * triton.cdiv(hidden, 8)  # that are stored; a SIREN with 29 rows took longer than one with 32
         lengths = [self.numbers * depth * self.hidden, (depth - 1) * self.hidden**2, CHANNELS * self.hidden, CHANNELS]
         self.starts = [0, *itertools.accumulate(lengths)]
 
@@ -63,7 +63,7 @@ class LayeredStep(ABC):
 
     @torch.no_grad()
     def __call__(self) -> torch.Tensor:
-        """Set `.grad` of every parameter → the mean squared error of every picture [pictures]."""
+        """Set `.grad` of every parameter. Returns the mean squared error of every image [images]."""
         for name, place in self._places(self._packed):
             place.copy_(self.parameters[name])
         self._sums.zero_()
@@ -75,7 +75,7 @@ class LayeredStep(ABC):
         return self._losses.sum(1)
 
     def _go(self, first: int, blocks: int) -> None:
-        """Forward and back through all layers, for some blocks of points from the first."""
+        """Run forward and backward through all layers for `blocks` blocks of points, from number `first` on."""
         _, at_maps, at_out, at_out_bias, total = self.starts
         grid, (channels, height, width) = (self.programs, len(self.targets)), self.targets.shape[1:]
         options = {
@@ -105,19 +105,19 @@ class LayeredStep(ABC):
             after, change, next_change = change, next_change, change
 
     def _options(self) -> dict[str, Any]:
-        """What else the kernels are compiled for."""
+        """Return further compile-time arguments of the kernels."""
         return {}
 
     @abstractmethod
     def _places(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """Where each parameter is in [pictures, total], in its own shape."""
+        """Yield the place of each parameter in [images, total], as a view in the shape of the parameter."""
 
     def _gradients(self, packed: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """The gradient of each parameter from sums [pictures, total]."""
+        """Yield the gradient of each parameter from sums [images, total]."""
         return self._places(packed)
 
     def _split(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The vectors, the maps, the output map and its bias of [pictures, total]."""
+        """Split [images, total] into the vectors, the maps, the output map and its bias."""
         vectors, maps, out, bias = (packed[:, start:stop] for start, stop in itertools.pairwise(self.starts))
         return (
             vectors.unflatten(1, (self.depth, self.hidden, self.numbers)),
@@ -128,5 +128,5 @@ class LayeredStep(ABC):
 
 
 def _room(device: torch.device) -> int:
-    """Bytes to use: half of what is free, where that is less."""
+    """Return the number of bytes to use: `ROOM`, or half of the free memory if that is less."""
     return min(ROOM, torch.cuda.mem_get_info(device)[0] // 2) if device.type == "cuda" else ROOM

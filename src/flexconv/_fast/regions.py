@@ -1,7 +1,7 @@
-"""Pieces of a network that are worth compiling by themselves.
+"""Functions that are compiled separately.
 
-Compiling a whole network means compiling it again for every combination of kernel sizes. A region is a function of
-tensors that is compiled by itself, whatever network it is part of, and whatever its neighbours' sizes are.
+A whole network would have to be compiled again for every combination of kernel sizes. A region is a function of tensors
+that is compiled by itself, independently of the network and of the sizes of other layers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .._registry import plain_version, provide
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SHAPES = 256  # a region may meet, of all networks in a process; torch's own limit of 8 is for mistakes
+SHAPES = 256  # that a region may be compiled for, over all networks in a process; torch's default limit is 8
 
-RECOMPUTE: dict[str, Any] = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000}  # of inductor
+RECOMPUTE: dict[str, Any] = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000}  # options of inductor
 
 _compiled: ContextVar[bool] = ContextVar("regions are compiled", default=False)
 
 
 class Region(Generic[P, R]):
-    """A function that runs as it is, or compiled inside `compiled_regions()`. For use as a decorator.
+    """A function that runs compiled inside `compiled_regions()`, and uncompiled elsewhere. For use as a decorator.
 
-    `dynamic`: whether it is compiled once, for shapes of any size, or for every shape apart, but for those axes that
-    `any_length` names. `recompute`: whether what is used twice is computed twice rather than stored.
+    `dynamic`: whether it is compiled once for all sizes, or once per shape, except for axes marked by `any_length`.
+    `recompute`: whether values that are used twice are computed twice instead of stored.
     """
 
     def __init__(self, function: Callable[P, R], *, dynamic: bool, recompute: bool = False) -> None:
@@ -60,12 +60,12 @@ def provide_region(name: str, *, dynamic: bool) -> None:
 
 
 def regions_are_compiled() -> bool:
-    """Whether this is inside `compiled_regions()`, and not inside a compiler already."""
+    """Whether code runs inside `compiled_regions()` and is not itself being compiled."""
     return not torch.compiler.is_compiling() and _compiled.get()
 
 
 def any_length(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """x, for regions that are compiled for every shape apart: this axis is to be of any length all the same."""
+    """Return x, marked so that regions that are compiled once per shape accept any length of this axis."""
     if regions_are_compiled():
         from torch._dynamo import maybe_mark_dynamic
 
@@ -75,14 +75,14 @@ def any_length(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def compiled_regions() -> Iterator[None]:
-    """Inside, regions run compiled. Their gradients do too, also where they are taken after the end of this."""
-    from torch._dynamo import config as dynamo  # takes seconds: not with the package
+    """Run regions compiled inside this context. Their backward is compiled even if it runs after the context."""
+    from torch._dynamo import config as dynamo  # imported here, because it takes seconds
     from torch.fx.experimental import _config as symbols
 
     before = _compiled.set(True)
     settings = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES}
-    settings["force_parameter_static_shapes"] = False  # parameters may be of any shape, too
-    distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]  (sizes equal by chance)
+    settings["force_parameter_static_shapes"] = False  # also for shapes of parameters
+    distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]  (equal sizes may be independent)
     try:
         with dynamo.patch(settings), distinct:
             yield
