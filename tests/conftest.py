@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 import subprocess
 import sys
 import time
@@ -114,6 +115,11 @@ def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
     """‖result − truth‖ / ‖truth‖."""
     truth = truth.double()
     return ((result.double() - truth).norm() / truth.norm().clamp(min=1e-300)).item()
+
+
+def mentions(*parts: str) -> str:
+    """Return a pattern for `pytest.raises(match=…)`: the message contains all parts, in any order."""
+    return "(?s)" + "".join(f"(?=.*{re.escape(part)})" for part in parts)
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 TESTS = [
     "tests/ops/test_conv.py",
     "tests/nn/test_conv.py",
-    "tests/nn/test_kernels.py",
+    "tests/nn/test_gradients.py",
+    "tests/nn/kernels/test_generators.py",
     "tests/models/test_flexnet.py",
     "tests/models/test_flextcn.py",
     "tests/train/test_optim.py",

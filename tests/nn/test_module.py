@@ -12,16 +12,12 @@ import pytest
 import torch
 import torch.distributed
 from torch import nn
-from torch.export import Dim, export
-from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
-from flexconv._context import IS_EXPORTING_IS_RELIABLE
 from flexconv.nn import GENERATORS, MAGNet
 from tests.conftest import relative_error
 
 LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
-
 tiny = partial(MAGNet, hidden=4, layers=1)
 
 
@@ -327,129 +323,6 @@ def test_ddp_trains_and_has_nothing_to_broadcast(process_group):
     assert refresh_extents(model) == {"module": twin.extent}
 
 
-# --- torch.func -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "fft"])
-@pytest.mark.parametrize("generator", GENERATORS)
-def test_func_grad_equals_autograd(generator, algorithm):
-    layer, x = make(generator=generator, algorithm=algorithm), noise()
-    parameters = dict(layer.named_parameters())
-
-    def loss(parameters, x):
-        return functional_call(layer, parameters, (x,)).square().sum()
-
-    functional = grad(loss)(parameters, x)
-    for truth, name in zip(torch.autograd.grad(loss(parameters, x), parameters.values()), parameters, strict=True):
-        torch.testing.assert_close(functional[name], truth, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "fft"])
-def test_per_sample_gradients(algorithm):
-    layer, x = make(2, algorithm=algorithm, dtype=torch.float64), noise(2, batch=3, dtype=torch.float64)
-    parameters = {k: v.detach() for k, v in layer.named_parameters()}
-
-    def loss(parameters, sample):
-        return functional_call(layer, parameters, (sample,)).square().sum()
-
-    each = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
-    for row, sample in enumerate(x):
-        truth = grad(loss)(parameters, sample)
-        for name, value in truth.items():
-            torch.testing.assert_close(each[name][row], value, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "fft"])
-def test_an_ensemble_of_layers_of_different_sizes(algorithm):
-    layers = [make(2, sigma=sigma, algorithm=algorithm, dtype=torch.float64) for sigma in (0.05, 0.2, 3.0)]
-    parameters, buffers = stack_module_state(layers)
-    x = noise(2, dtype=torch.float64)
-
-    def run(parameters, buffers):
-        return functional_call(layers[0], (parameters, buffers), (x,))
-
-    def loss(parameters, buffers):
-        return run(parameters, buffers).square().sum()
-
-    outputs, gradients = vmap(run)(parameters, buffers), vmap(grad(loss))(parameters, buffers)
-    assert layers[0].extent == (3, 3)  # the layer that lent its code is as it was
-    for row, layer in enumerate(layers):
-        assert relative_error(outputs[row], layer(x)) < 1e-12
-        truth = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
-        for (name, _), value in zip(layer.named_parameters(), truth, strict=True):
-            torch.testing.assert_close(gradients[name][row], value, rtol=1e-8, atol=1e-10)
-
-
-# torch builds its own forward-mode rules with torch.jit.script, and warns of that
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("algorithm", ["direct", "fft"])
-def test_forward_mode_equals_reverse_mode(algorithm):
-    layer, x = make(algorithm=algorithm, dtype=torch.float64), noise(dtype=torch.float64)
-    parameters = {k: v.detach() for k, v in layer.named_parameters()}
-    tangents = {k: torch.randn_like(v) for k, v in parameters.items()}
-
-    def loss(parameters):
-        return functional_call(layer, parameters, (x,)).square().sum()
-
-    _, along = jvp(loss, (parameters,), (tangents,))
-    slopes = grad(loss)(parameters)
-    torch.testing.assert_close(along, sum((slopes[k] * tangents[k]).sum() for k in slopes))
-
-
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("generator", ["magnet", "siren", "njet"])
-def test_export_of_fixed_shapes(dims, generator):
-    layer, x = make(dims, generator=generator).eval(), noise(dims)
-    program = export(layer, (x,))
-    torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
-
-
-# dynamo makes an instance of every autograd.Function it traces, which torch calls deprecated
-@pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("padding", ["same", "causal", "valid", [(-2, 9)]])
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("strict", [False, True])
-def test_export_of_any_batch_and_length(padding, given, strict):
-    if strict and not IS_EXPORTING_IS_RELIABLE:
-        pytest.skip("before torch 2.13 a strict export cannot be told from a compilation")
-    layer = make(kernel_size=33, padding=padding, sigma=0.1).eval()
-    if given:
-        refresh_extents(layer)
-    shapes = ({0: Dim("batch", min=1, max=64), 2: Dim("length", min=34, max=4096)},)
-    program = export(layer, (torch.randn(2, 2, 60),), dynamic_shapes=shapes, strict=strict)
-    for batch, length in ((2, 60), (1, 41), (5, 100)):
-        x = torch.randn(batch, 2, length)
-        torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["zeros", "circular"])
-def test_export_of_any_image(mode):
-    layer = make(2, kernel_size=(9, 5), stride=(2, 1), padding_mode=mode).eval()
-    dims = {0: Dim("batch"), 2: Dim("height", min=12, max=512), 3: Dim("width", min=8, max=512)}
-    program = export(layer, (torch.randn(2, 2, 20, 16),), dynamic_shapes=(dims,))
-    for batch, height, width in ((2, 20, 16), (3, 31, 9), (4, 12, 40)):
-        x = torch.randn(batch, 2, height, width)
-        torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
-
-
-def test_an_exported_layer_still_learns_its_size():
-    """The mask stays in the graph: other parameters, another size."""
-    layer, x = make(kernel_size=33, sigma=0.1), torch.randn(2, 2, 60)
-    wide = make(kernel_size=33, sigma=0.5)
-    module = export(layer, (x,)).module()
-    module.load_state_dict(wide.state_dict())
-    torch.testing.assert_close(module(x), wide(x), rtol=1e-4, atol=1e-5)
-
-
-def test_kernel_argument_is_deprecated_in_favour_of_generator():
-    with pytest.warns(DeprecationWarning, match="generator="):
-        layer = FlexConv1d(1, 1, 9, kernel="siren")
-    assert type(layer.generator).__name__ == "SIREN"
-
-
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier", "siren", "nsiren", "mlp", "njet"])
 def test_resetting_every_module_gives_parameters_that_suit_the_layer(name):
     layer = FlexConv1d(1, 2, 99, padding="causal", generator=name)
@@ -474,19 +347,3 @@ def test_resetting_siren_maps_one_by_one_keeps_their_ranges():
     first, *later = layer.generator.maps
     assert first.weight.abs().max() > 0.5
     assert all(linear.weight.abs().max() < 0.02 for linear in later)
-
-
-@pytest.mark.parametrize("make", [lambda: None, lambda: GaussianMask(1, sigma=0.5)])
-def test_replacing_the_mask_changes_the_size(make):
-    layer, x = FlexConv1d(1, 1, 33), torch.randn(1, 1, 40)
-    layer(x)
-    layer.mask = make()
-    assert layer.extent == (33,)
-    assert torch.equal(layer(x), FlexConv1d.forward(layer, x))
-
-
-def test_replacing_the_mask_by_one_of_another_threshold_changes_the_size():
-    layer = FlexConv1d(1, 1, 33, mask=GaussianMask(1, sigma=0.1))
-    before = layer.extent
-    layer.mask = GaussianMask(1, mean=0.0, sigma=0.1, threshold=0.5)
-    assert layer.extent < before

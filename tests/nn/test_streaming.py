@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import re
 
 import pytest
 import torch
@@ -12,45 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, Streaming, refresh_extents
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, Streaming
 from flexconv.models import FlexTCN
 from flexconv.nn import GENERATORS
-from tests.conftest import relative_error
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-
-
-def causal(in_channels=2, out_channels=2, kernel_size=9, **options):
-    return FlexConv1d(in_channels, out_channels, kernel_size, padding="causal", **options)
-
-
-def randomise(model):
-    """Biases and batch statistics that matter, as after training."""
-    with torch.no_grad():
-        for module in model.modules():
-            if getattr(module, "bias", None) is not None:
-                module.bias.normal_()
-            if isinstance(module, nn.BatchNorm1d):
-                module.running_mean.normal_()
-                module.running_var.uniform_(0.5, 2.0)
-    return model
-
-
-def offline(model, x):
-    with torch.no_grad():
-        return copy.deepcopy(model).eval()(x)
-
-
-def fed(stream, x, chunks, axis=-1):
-    """The outputs of a stream for `x` cut into `chunks`, joined."""
-    return torch.cat([stream(chunk) for chunk in x.split(chunks, axis)], axis)
-
-
-def assert_equal(streamed, whole):
-    assert streamed.shape == whole.shape
-    assert streamed.dtype == whole.dtype
-    assert relative_error(streamed, whole) <= TOLERANCE[whole.dtype]
-
+from tests.nn.streaming_helpers import LastStep, assert_equal, causal, fed, offline, randomise, strided_tcn, tcn
 
 # --- one layer --------------------------------------------------------------------------------------------------------
 
@@ -166,50 +129,6 @@ def test_a_3d_layer_streams_video(stride, chunks):
     assert_equal(fed(Streaming(layer), x, chunks, 2), offline(layer, x))
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-class Block(nn.Module):
-    """The residual block of a temporal convolutional network."""
-
-    def __init__(self, inputs, outputs, kernel_size, *, stride=1, dilation=1, shortcut=None):
-        super().__init__()
-        self.body = nn.Sequential(
-            causal(inputs, outputs, kernel_size, stride=stride, dilation=dilation, mask=GaussianMask(1, sigma=0.4)),
-            nn.BatchNorm1d(outputs),
-            nn.ReLU(),
-            nn.Dropout(0.5),
-            causal(outputs, outputs, kernel_size),
-            nn.BatchNorm1d(outputs),
-        )
-        self.shortcut = shortcut or (nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity())
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        return self.relu(self.body(x) + self.shortcut(x))
-
-
-class LastStep(nn.Module):
-    """A classifier that reads the last time step."""
-
-    def __init__(self, body, channels, classes=3):
-        super().__init__()
-        self.body = body
-        self.head = nn.Linear(channels, classes)
-
-    def forward(self, x):
-        return self.head(self.body(x)[..., -1])
-
-
-def tcn():
-    return randomise(nn.Sequential(Block(2, 5, 17), Block(5, 5, 8, dilation=2), Block(5, 4, 9)))
-
-
-def strided_tcn(last=5):
-    down = Block(5, 5, 8, stride=2, shortcut=causal(5, 5, 1, stride=2))
-    return randomise(nn.Sequential(Block(2, 5, 17), down, Block(5, last, 9)))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("chunks", [1, 7, 60, [3, 50, 1, 6]], ids=str)
 def test_a_temporal_convolutional_network_streams(chunks, dtype):
@@ -275,239 +194,6 @@ def test_layers_inside_lists_and_dicts_are_found():
     assert_equal(fed(Streaming(model), x, 1), offline(model, x))
 
 
-# --- streams and the model they belong to -----------------------------------------------------------------------------
-
-
-def test_the_original_is_not_changed():
-    model = LastStep(tcn(), 4).train()
-    model.body[1].eval()  # a part that is frozen stays frozen
-    x = torch.randn(2, 2, 20)
-    modules = [(name, type(module), module.training) for name, module in model.named_modules()]
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    stream = Streaming(model)
-    for chunk in x.split(5, -1):
-        stream(chunk)
-    assert [(name, type(module), module.training) for name, module in model.named_modules()] == modules
-    assert model.state_dict().keys() == state.keys()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, state[name]), name
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-
-
-def test_weights_are_shared_and_there_is_no_state_of_its_own():
-    model = tcn()
-    stream = Streaming(model)
-    stream(torch.randn(1, 2, 5))
-    ours, theirs = list(model.state_dict().values()), list(stream.state_dict().values())
-    assert [value.data_ptr() for value in ours] == [value.data_ptr() for value in theirs]
-    assert {*map(id, model.parameters())} == {*map(id, stream.parameters())}
-
-
-def test_a_stream_stays_in_eval_mode():
-    model = tcn().train()
-    stream = Streaming(model)
-    assert stream.train() is stream
-    assert not any(module.training for module in stream.modules())
-    assert model.training
-
-
-def test_reset_starts_a_new_stream_with_another_batch_size():
-    model = tcn().double()
-    stream = Streaming(model)
-    for batch in (2, 5, 1):
-        x = torch.randn(batch, 2, 12).double()
-        assert_equal(fed(stream, x, 5), offline(model, x))
-        stream.reset()
-
-
-def test_weights_that_change_are_seen_after_reset():
-    layer = causal(kernel_size=40)
-    stream = Streaming(layer)
-    x = torch.randn(1, 2, 64)
-    before = offline(layer, x)
-    first = stream(x[..., :32])
-    with torch.no_grad():
-        layer.mask.sigma.fill_(0.7)  # a longer kernel, too
-        layer.generator.output.weight.mul_(-2)
-    second = stream(x[..., 32:])
-    assert_equal(torch.cat([first, second], -1), before)  # a stream keeps its kernel to the end
-    stream.reset()
-    after = offline(layer, x)
-    assert relative_error(after, before) > 0.1
-    assert_equal(fed(stream, x, 5), after)
-
-
-def test_a_stream_follows_training_of_the_original():
-    model = tcn()
-    stream = Streaming(model)
-    x = torch.randn(2, 2, 30)
-    stream(x)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-    refresh_extents(model)
-    stream.reset()
-    assert_equal(fed(stream, x, 11), offline(model, x))
-
-
-def test_two_streams_of_one_model_are_independent():
-    model = tcn().double()
-    one, two = Streaming(model), Streaming(model)
-    x, z = torch.randn(1, 2, 12).double(), torch.randn(3, 2, 12).double()
-    outputs = [(one(a), two(b)) for a, b in zip(x.split(2, -1), z.split(2, -1), strict=True)]
-    assert_equal(torch.cat([y for y, _ in outputs], -1), offline(model, x))
-    assert_equal(torch.cat([y for _, y in outputs], -1), offline(model, z))
-
-
-def test_a_buffer_that_is_filled_again_and_again_does_no_harm():
-    layer = causal(kernel_size=7).double()
-    x = torch.randn(1, 2, 20).double()
-    stream, buffer, outputs = Streaming(layer), torch.empty(1, 2, 2).double(), []
-    for chunk in x.split(2, -1):
-        y = stream(buffer.copy_(chunk))
-        outputs.append(y.clone())
-        y.fill_(torch.nan)
-    assert_equal(torch.cat(outputs, -1), offline(layer, x))
-
-
-def test_no_graph_is_kept():
-    stream = Streaming(tcn())
-    x = torch.randn(1, 2, 4, requires_grad=True)
-    assert torch.is_grad_enabled()
-    assert not stream(x).requires_grad
-    for layer in stream._layers:
-        assert not layer.past.requires_grad
-        assert not layer.weight.requires_grad
-
-
-@pytest.mark.parametrize("dilation", [1, 3])
-@pytest.mark.parametrize(
-    ("mask", "most"),
-    [
-        ({}, 128),  # a short kernel at the newest sample needs little …
-        ({"mean": 0.5}, 512),
-        ({"mean": -1.0}, 1024),  # … as short a kernel in the far past needs everything between
-        (None, 1024),
-    ],
-    ids=["home", "past", "far past", "no mask"],
-)
-def test_what_is_kept_is_the_reach_of_the_kernel_and_does_not_grow(mask, most, dilation):
-    mask = None if mask is None else GaussianMask(1, sigma=0.01, **mask)
-    layer = causal(1, 1, 1025, dilation=dilation, mask=mask)
-    ((oldest, _),) = layer.window
-    stream = Streaming(layer)
-    (state,) = stream._layers
-    for samples in (1, 3000, 2):
-        stream(torch.randn(2, 1, samples))
-        assert state.past.shape == (2, 1, (1024 - oldest) * dilation)
-        assert state.past.untyped_storage().nbytes() == state.past.numel() * 4  # and no view of anything larger
-        assert (layer.extent[0] - 1) * dilation <= state.past.shape[-1] <= most * dilation
-    if mask is None or mask.initial_mean == [-1.0]:
-        assert state.past.shape[-1] == 1024 * dilation
-    stream.reset()
-    assert state.past is None
-
-
-# --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def with_causal(*others):
-    return nn.Sequential(causal(), *others)
-
-
-class OwnPool(nn.AvgPool1d):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (FlexConv1d(2, 2, 5), r"the model \(FlexConv1d\) has padding='same' and would have to see the future"),
-        (FlexConv1d(2, 2, 5, padding="valid"), "padding='valid' and would have to see the future"),
-        (FlexConv1d(2, 2, 5, padding=4), "padding=4 and would have to see the future"),
-        (with_causal(nn.Sequential(FlexConv1d(2, 2, 5))), r"1\.0 \(FlexConv1d\) has padding='same'"),
-        (FlexConv1d(2, 2, 5, padding=((5, 0),)), "would have to see the future: streaming needs padding='causal'$"),
-        (FlexConv2d(2, 2, 5), "streaming needs padding='causal' along one axis"),
-        (FlexConv2d(2, 2, 5, padding="causal"), r"'causal', causal along 2 axes.* padding=\('causal', 'same'\)"),
-        (FlexConv2d(2, 2, 5, padding=((4, 0), (4, 0))), "causal along 2 axes"),
-        (FlexConv3d(2, 2, 3, padding=("causal", "same", "causal")), "causal along 2 axes"),
-        (
-            nn.Sequential(FlexTCN(in_channels=1, num_classes=2, length=5, widths=[2], readout="mean")),
-            r"0 \(FlexTCN\) has readout='mean'.* use readout='last'",
-        ),
-        (causal(padding_mode="replicate"), "padding_mode='replicate': streaming needs 'zeros'"),
-        (causal(padding_mode="circular"), "padding_mode='circular': streaming needs 'zeros'"),
-        (with_causal(nn.Conv1d(2, 2, 3)), r"1 \(Conv1d\) reaches over time and keeps no memory"),
-        (with_causal(nn.Conv1d(2, 2, 1, stride=2)), r"1 \(Conv1d\) reaches over time"),
-        (with_causal(nn.Conv2d(2, 2, (1, 3))), r"1 \(Conv2d\) reaches over time"),
-        (with_causal(nn.ConvTranspose1d(2, 2, 1)), r"1 \(ConvTranspose1d\) reaches over time"),
-        (with_causal(nn.MaxPool1d(2)), r"1 \(MaxPool1d\) mixes samples over time"),
-        (with_causal(nn.AdaptiveAvgPool1d(1)), r"1 \(AdaptiveAvgPool1d\) mixes samples over time"),
-        (with_causal(nn.ConstantPad1d((2, 0), 0.0)), r"1 \(ConstantPad1d\) mixes samples over time"),
-        (with_causal(nn.GroupNorm(1, 2)), r"1 \(GroupNorm\) mixes samples over time"),
-        (with_causal(nn.InstanceNorm1d(2)), r"1 \(InstanceNorm1d\) mixes samples over time"),
-        (with_causal(nn.LSTM(2, 2)), r"1 \(LSTM\) mixes samples over time"),
-        (with_causal(nn.GRU(2, 2)), r"1 \(GRU\) mixes samples over time"),
-        (with_causal(nn.MultiheadAttention(2, 1)), r"1 \(MultiheadAttention\) mixes samples over time"),
-        (with_causal(nn.Upsample(scale_factor=2)), r"1 \(Upsample\) mixes samples over time"),
-        # what is refused must not depend on how it is written
-        (with_causal(OwnPool(3, 1, 1)), r"1 \(OwnPool\) mixes samples over time"),
-        (with_causal(nn.Conv1d(2, 2, 1, padding=1)), r"1 \(Conv1d\)"),  # its padding would come with every chunk
-        (with_causal(nn.BatchNorm1d(2, track_running_stats=False)), r"1 \(BatchNorm1d\)"),  # statistics of the chunk
-    ],
-    ids=lambda value: "" if isinstance(value, nn.Module) else value,
-)
-def test_what_cannot_stream_is_refused_by_name(model, message):
-    with pytest.raises(ValueError, match=message):
-        Streaming(model)
-
-
-def test_a_layer_that_appears_twice_is_refused():
-    layer = causal()
-    with pytest.raises(ValueError, match=r"2 \(FlexConv1d\) appears twice in the model"):
-        Streaming(nn.Sequential(layer, nn.ReLU(), layer))
-    block = nn.Sequential(layer, nn.ReLU())
-    with pytest.raises(ValueError, match=r"1\.0 \(FlexConv1d\) appears twice in the model"):
-        Streaming(nn.Sequential(block, block))
-
-
-def test_a_layer_that_is_called_twice_is_refused():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = causal()
-
-        def forward(self, x):
-            return self.conv(self.conv(x))
-
-    stream = Streaming(Twice())
-    with pytest.raises(RuntimeError, match=r"model\.conv is called twice per chunk"):
-        stream(torch.randn(1, 2, 5))
-
-
-def test_another_batch_size_without_reset_is_refused_and_the_stream_goes_on():
-    layer = causal(kernel_size=5).double()
-    stream = Streaming(layer)
-    x = torch.randn(2, 2, 10).double()
-    first = stream(x[..., :4])
-    with pytest.raises(ValueError, match=r"\(2, 2\); this chunk has \(3, 2\)\. Call reset"):
-        stream(torch.randn(3, 2, 5).double())
-    assert_equal(torch.cat([first, stream(x[..., 4:])], -1), offline(layer, x))
-
-
-def test_a_stream_does_not_change_its_precision():
-    stream = Streaming(FlexConv1d(1, 1, 5, padding="causal"))
-    stream(torch.randn(1, 1, 3))
-    with pytest.raises(
-        ValueError, match=r"began in torch.float32 on cpu; this chunk is torch.float64 on cpu. Call reset"
-    ):
-        stream.double()(torch.randn(1, 1, 3).double())
-    stream.reset()
-    assert stream(torch.randn(1, 1, 3).double()).dtype == torch.float64
-
-
 def test_chunks_without_outputs_under_autocast():
     model = nn.Sequential(*(FlexConv1d(1, 1, 5, padding="causal", stride=stride) for stride in (2, 1)))
     stream, x = Streaming(model), torch.randn(1, 1, 7)
@@ -517,27 +203,6 @@ def test_chunks_without_outputs_under_autocast():
     torch.testing.assert_close(streamed.to(whole.dtype), whole, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize(
-    "chunk",
-    [torch.randn(2, 2, 3), torch.randn(2, 3, 3).double(), torch.zeros(2, 2, 3, dtype=torch.int64)],
-    ids=["dtype", "channels", "integers"],
-)
-def test_a_wrong_chunk_is_refused_and_leaves_no_trace(chunk):
-    layer = causal(kernel_size=5).double()
-    stream = Streaming(layer)
-    x = torch.randn(2, 2, 10).double()
-    first = stream(x[..., :4])
-    with pytest.raises((TypeError, ValueError)):
-        stream(chunk)
-    assert_equal(torch.cat([first, stream(x[..., 4:])], -1), offline(layer, x))
-
-
-@pytest.mark.parametrize("shape", [(2, 1, 10), (1, 10)], ids=str)
-def test_the_shape_of_a_wrong_chunk_is_named_as_it_is(shape):
-    with pytest.raises(ValueError, match=rf"\[batch, 2, length\] .*; got {re.escape(str(shape))}"):
-        Streaming(causal())(torch.randn(shape))
-
-
 @pytest.mark.parametrize("readout", ["last", "every"])
 def test_a_flextcn_streams(readout):
     model = randomise(FlexTCN(in_channels=2, num_classes=3, length=16, widths=[4, 4], readout=readout).double())
@@ -545,10 +210,3 @@ def test_a_flextcn_streams(readout):
     stream = Streaming(model)
     pieces = [stream(chunk) for chunk in x.split(5, -1)]
     assert_equal(torch.cat(pieces, -1) if readout == "every" else pieces[-1], offline(model, x))
-
-
-def test_another_width_of_a_2d_stream_is_refused():
-    stream = Streaming(FlexConv2d(1, 1, 3, padding=("causal", "same")))
-    stream(torch.randn(1, 1, 4, 6))
-    with pytest.raises(ValueError, match="Call reset"):
-        stream(torch.randn(1, 1, 4, 7))

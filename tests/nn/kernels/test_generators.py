@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 import torch
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
-from flexconv._matmul import _split, _SplitMatmul
 from flexconv.nn import (
     GENERATORS,
     MLP,
@@ -26,8 +25,6 @@ from flexconv.nn import (
     Placement,
     coordinate_grid,
 )
-
-from ..conftest import relative_error
 
 TINY = {"hidden": 3, "layers": 2}
 POINTWISE = {
@@ -62,7 +59,11 @@ def attached_njet(dims, channels, **options):
 
 MAKERS = {**POINTWISE, "njet": partial(NJet, order=2, unit=0.5), "njet-attached": attached_njet}
 CASES = [pytest.param(name, dims, id=f"{name}-{dims}d") for name in MAKERS for dims in (1, 2, 3)]
+
+
 CASES.append(pytest.param("magnet-steerable", 2, id="magnet-steerable-2d"))
+
+
 MAKERS["magnet-steerable"] = partial(MAGNet, steerable=True, **TINY)
 cases = pytest.mark.parametrize(("name", "dims"), CASES)
 
@@ -354,22 +355,3 @@ def test_jets_are_cut_off_at_their_reach():
         assert values.count_nonzero() == taps
         start, stop = axis.taps_between(*net.bounds(net.size_parameters(), [axis])[0].tolist())
         assert (start, stop) == ((33 - taps) // 2, (33 + taps) // 2)
-
-
-def test_split_products_are_as_good_as_float32():
-    a, b = torch.randn(9, 17), torch.randn(17, 5)
-    high, low = _split(a)
-    assert torch.equal(high + low, a)
-    assert not (high.view(torch.int32) & 0x1FFF).any()
-    assert (low.abs() <= 2**-10 * a.abs()).all()
-
-    def product_and_gradients(multiply, a, b):
-        a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
-        y = multiply(a, b)
-        return y, *torch.autograd.grad(y.square().sum(), (a, b))
-
-    truth = product_and_gradients(torch.matmul, a.double(), b.double())
-    for result, expected in zip(product_and_gradients(_SplitMatmul.apply, a, b), truth, strict=True):
-        assert relative_error(result, expected) < 1e-6
-    stacked = vmap(_SplitMatmul.apply, (0, None))(torch.stack([a, 2 * a]), b)
-    assert relative_error(stacked[1], 2 * (a.double() @ b.double())) < 1e-6
