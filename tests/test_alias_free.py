@@ -13,7 +13,7 @@ from flexconv import FlexConv2d, alias_penalty
 from flexconv.spectrum import max_frequency, measured_bandwidth, nyquist
 from flexconv.testing import resolution_error
 
-from .host_questions import Questions
+from .host_syncs import HostSyncs
 from .spectrum.helpers import METHODS, CountOps
 
 LIMIT = nyquist(17)
@@ -82,10 +82,10 @@ def test_penalty_of_a_whole_network_takes_few_operations(formula, method, mask):
     """The published code takes 865 operations and 60 copies to the host, each of which stalls a GPU."""
     model = nn.Sequential(*(FlexConv2d(a, b, 33) for a, b in itertools.pairwise(WIDTHS)))
     assert len(model) == 14
-    with CountOps() as mode, Questions() as questions:
+    with CountOps() as mode, HostSyncs() as syncs:
         penalty = alias_penalty(model, method=method, mask=mask, formula=formula)
         forward = mode.count
         penalty.backward()
     assert forward < 80
     assert mode.count < 300
-    assert questions.asked == []
+    assert syncs.found == []

@@ -9,7 +9,7 @@ from flexconv.bench.steps import noise
 from flexconv.train import RunFolder, Trainer, build_model, build_recipe, make_fabric
 from flexconv.train.display import Display
 
-from ..host_questions import Questions
+from ..host_syncs import HostSyncs
 from .test_engine import NETWORKS
 
 
@@ -24,7 +24,7 @@ def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
         group["base_lr"] = recipe.optim.lr
     windows = CaptureWindows(trainer.model, trainer.optimizer)
     trainer.forward_model.train()
-    questions = Questions()
+    syncs = HostSyncs()
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
         windows.hold()
         kernels = KernelSampler(trainer.model)
@@ -32,16 +32,16 @@ def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
             with kernels.ahead():
                 trainer.engine.compute(batch, 0.5)
         else:
-            with questions, kernels.ahead():
+            with syncs, kernels.ahead():
                 trainer.engine.compute(batch, 0.5)
-    return questions.asked
+    return syncs.found
 
 
 def test_synchronisations_are_detected():
-    with Questions() as questions:
+    with HostSyncs() as syncs:
         torch.ones(3).sum().item()
         torch.tensor([1.0, 2.0])
-    assert questions.asked == ["_local_scalar_dense", "lift_fresh"]
+    assert syncs.found == ["_local_scalar_dense", "lift_fresh"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,4 +1,4 @@
-"""The recipes of the package: each one loads, is about something, and is understood by models, data and losses."""
+"""The recipes of the package load, have a description, and are valid for models, data and penalties."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.conftest import GOLDEN
 NAMES = sorted(list_recipes())
 COUNTS = json.loads((GOLDEN / "param_counts.json").read_text())
 _COLOUR = {"in_channels": 3, "num_classes": 10}
-SHAPES = {  # what a loaded data set tells a model
+SHAPES = {  # arguments of a model that follow from the data set
     "digits": {"in_channels": 1, "num_classes": 10, "image_size": 8},
     "mnist": {"in_channels": 1, "num_classes": 10, "image_size": 28},
     "cifar10": {**_COLOUR, "image_size": 32},
@@ -60,7 +60,7 @@ def count(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_recipe_is_valid(name):
     recipe = load_recipe(name)
-    assert recipe.about, "says what it is about"
+    assert recipe.about, "has no description"
     assert build_recipe(plain(recipe)) == recipe
     if isinstance(recipe, FitRecipe):
         assert recipe.target in TARGETS
@@ -90,8 +90,8 @@ def test_cross_resolution_recipe_runs(name):
 
 
 def test_penalties_of_cross_resolution_recipes():
-    told = {"": "authors", "/exact": "exact", "/exact-mask": "exact, mask", "/exact-summed": "exact, summed"}
-    for variant, expected in told.items():
+    penalties = {"": "authors", "/exact": "exact", "/exact-mask": "exact, mask", "/exact-summed": "exact, summed"}
+    for variant, expected in penalties.items():
         recipe = load_recipe(f"cross-resolution-cifar10{variant}")
         parts = {"mask": recipe.alias.mask, "summed": recipe.alias.method == "per_kernel"}
         extras = [name for name, there in parts.items() if there]
@@ -212,7 +212,7 @@ def test_only_authors_variants_select_on_the_test_set():
     [("", 4549), ("/4-blocks", 3033), ("/2-blocks", 1517), ("/small-masks", 961), ("/2-blocks-small-masks", 321)],
 )
 def test_initial_receptive_field(variant, steps):
-    """The picture of npCIFAR10 comes 968 steps before the end."""
+    """The image of npCIFAR10 ends 968 steps before the last step."""
     model = load_recipe(f"flextcn-npcifar10{variant}").model
     network = create_model(model.name, in_channels=96, num_classes=10, length=1000, **model.options)
     assert 1 + sum(layer.extent[0] - 1 for layer in network.modules() if isinstance(layer, FlexConvNd)) == steps

@@ -218,8 +218,8 @@ def parse_override(text: str) -> dict[str, Any]:
 
 def _one_line(error: Exception) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-    told = f"{problem} in line {mark.line + 1}, column {mark.column + 1}" if problem and mark else str(error)
-    return " ".join(told.split())
+    message = f"{problem} in line {mark.line + 1}, column {mark.column + 1}" if problem and mark else str(error)
+    return " ".join(message.split())
 
 
 def import_yaml() -> types.ModuleType:
