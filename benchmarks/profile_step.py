@@ -84,7 +84,7 @@ def _epoch(trainer: train.Trainer, epoch: int) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
     for batch in trainer.train_batches.iterate(epoch=epoch):
-        trainer._step(batch)
+        trainer.step(batch)
     torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - start) / STEPS
 

@@ -10,6 +10,7 @@ The second table has the PSNR in dB after a number of steps, for the same precis
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from flexconv._fast import fused_parts as parts
 from flexconv._fast.fused_fit import FusedSirenStep, FusedStep
 from flexconv.bench import measure
 from flexconv.train.fit_group import FitGroup
-from flexconv.train.fitting import _errors, _generator_maker
+from flexconv.train.fitting import generator_maker
 from flexconv.train.recipe import FitRecipe
 from flexconv.train.targets import load_targets
 
@@ -36,7 +37,7 @@ def make_group(variant: str, root: str | None, seed: int = 0) -> FitGroup:
     recipe = train.load_recipe(variant, [f"seed={seed}"])
     assert isinstance(recipe, FitRecipe)
     targets = load_targets("kodak", root=root, images=IMAGES)
-    make = _generator_maker(recipe, targets)
+    make = generator_maker(recipe, targets)
     return FitGroup([make(n) for n in range(len(IMAGES))], targets.values.cuda(), recipe)
 
 
@@ -80,7 +81,7 @@ def print_psnrs(variant: str, root: str | None, steps: int) -> None:
                 group = make_group(variant, root, seed)
                 for _ in range(steps):
                     group.step()
-            psnrs = [_errors(*pair, pictures=True)["psnr"] or float("nan") for pair in group.errors()]
+            psnrs = [-10 * math.log10(max(clamped, 1e-12)) for _, clamped in group.errors()]
             cells = [f"{value:.3f}" for value in (sum(psnrs) / len(psnrs), *psnrs)]
             print(f"{variant}, {name(precisions)}, seed {seed}", *cells, sep=" | ", flush=True)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import time
 
@@ -14,14 +15,22 @@ from flexconv.bench import Ceilings, Report, layers, timing, write_report
 CPU = torch.device("cpu")
 
 
-def test_measure_returns_median_and_spread():
-    def nap(ms):
-        return lambda: time.sleep(1e-3 * ms)
+def test_measure_returns_median_and_interquartile_range(monkeypatch):
+    clock = 0.0
 
-    times = bench.measure({"short": nap(2), "long": nap(20)}, CPU, seconds=0.1)
-    assert times["short"].ms == pytest.approx(2, rel=0.5)
-    assert times["long"].ms == pytest.approx(20, rel=0.3)
-    assert times["short"].spread < 2
+    def takes(*ms):
+        durations = itertools.cycle(ms)
+
+        def function():
+            nonlocal clock
+            clock += 1e-3 * next(durations)
+
+        return function
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock)
+    times = bench.measure({"steady": takes(2), "varying": takes(20, 30, 40)}, CPU, seconds=0.6)
+    assert times["steady"] == pytest.approx((2, 0))
+    assert times["varying"] == pytest.approx((30, 20))
 
 
 def test_measure_calls_slow_functions_at_least_once():

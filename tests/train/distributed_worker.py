@@ -64,9 +64,9 @@ def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]
 
     KernelSampler.ahead = counted  # type: ignore[method-assign, assignment]
     for batch, _ in zip(trainer.train_batches.iterate(epoch=0), range(STEPS), strict=False):
-        before = trainer._sums[0].clone()
-        trainer._step(batch)
-        loss = trainer._sums[0] - before
+        before = trainer.sums[0].clone()
+        trainer.step(batch)
+        loss = trainer.sums[0] - before
         if fabric.world_size > 1:
             torch.distributed.all_reduce(loss)
         record["losses"].append(loss.item() / 61)  # type: ignore[attr-defined]

@@ -44,9 +44,9 @@ def losses_of(trainer, epochs=2):
     for epoch in range(epochs):
         trainer.progress.batch = 0
         for batch in trainer.train_batches.iterate(epoch=epoch):
-            before = trainer._sums[0].item()
-            trainer._step(batch)
-            losses.append(trainer._sums[0].item() - before)
+            before = trainer.sums[0].item()
+            trainer.step(batch)
+            losses.append(trainer.sums[0].item() - before)
     return losses
 
 
@@ -289,7 +289,7 @@ def test_masks_can_change_between_warm_up_and_capture(tmp_path):
         if number < 4:
             for mask in masks:
                 nn.init.constant_(mask.sigma, (0.1, 0.3, 0.2, 0.3)[number])
-            trainer._step(batch)
+            trainer.step(batch)
     assert trainer.engine.captures == 1
 
 

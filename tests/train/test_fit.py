@@ -15,7 +15,7 @@ from flexconv.data import DamagedDataError, MissingDataError
 from flexconv.nn.kernels import GENERATORS
 from flexconv.train import Interrupted, fitting, load_recipe, resume
 from flexconv.train.fit_group import CPU_POINTS, FitGroup
-from flexconv.train.fitting import _generator_maker, fit
+from flexconv.train.fitting import fit, generator_maker
 from flexconv.train.folder import RunError, RunFolder
 from flexconv.train.recipe import FitRecipe, ModelRecipe
 from flexconv.train.targets import ALEXNET_FILE, RANDOM_FILE, Targets, load_targets
@@ -70,7 +70,7 @@ def test_fits_an_image(photo, tmp_path):
 
 def test_psnr_is_that_of_the_clamped_output():
     targets = torch.zeros(1, 1, 3, 3)
-    maker = _generator_maker(recipe(), Targets(("zero",), targets, pictures=True))
+    maker = generator_maker(recipe(), Targets(("zero",), targets, pictures=True))
     group = FitGroup([maker(0)], targets, recipe())
     with torch.no_grad():
         for parameter in group.parameters.values():
@@ -95,7 +95,7 @@ def test_result_does_not_depend_on_other_targets(tmp_path):
 
 def test_points_per_pass_do_not_depend_on_number_of_targets():
     targets = load_targets("gabor", frequencies=[1, 4, 16, 64], size=128)
-    maker = _generator_maker(recipe(), targets)
+    maker = generator_maker(recipe(), targets)
     for count in (1, 2, 4):
         group = FitGroup([maker(n) for n in range(count)], targets.values[:count], recipe())
         assert group.rows_at_once * 128 * count == CPU_POINTS
@@ -103,7 +103,7 @@ def test_points_per_pass_do_not_depend_on_number_of_targets():
 
 def test_result_does_not_depend_on_rows_per_pass():
     targets = load_targets("gabor", frequencies=[4], size=9)
-    maker = _generator_maker(recipe(), targets)
+    maker = generator_maker(recipe(), targets)
     whole, parts = (FitGroup([maker(0)], targets.values, recipe()) for _ in range(2))
     parts.rows_at_once = 2
     for group in (whole, parts):
@@ -116,8 +116,8 @@ def test_steps_equal_a_plain_torch_loop():
     """A group of one generator takes the same steps as a plain loop."""
     settings = recipe("siren", options={"hidden": 8, "learn_omega_0": True}, omega_factor=50.0)
     targets = load_targets("gabor", frequencies=[4], size=9)
-    generator = _generator_maker(settings, targets)(0)
-    group = FitGroup([_generator_maker(settings, targets)(0)], targets.values, settings)
+    generator = generator_maker(settings, targets)(0)
+    group = FitGroup([generator_maker(settings, targets)(0)], targets.values, settings)
     slow = [p for name, p in generator.named_parameters() if name != "omega_0"]
     optimizer = torch.optim.Adam([{"params": slow}, {"params": [generator.omega_0], "lr": 0.5}], lr=0.01)
     for _ in range(3):
@@ -305,5 +305,5 @@ def test_rejects_invalid_targets(tmp_path, photo):
 def test_kodak_recipes_have_published_parameter_counts(name, count):
     """The table of the paper has 7.36 k, 7.11 k, 7.40 k and 7.14 k parameters."""
     loaded = load_recipe(name)
-    make = _generator_maker(loaded, Targets(("photo",), torch.zeros(1, 3, 2, 2), pictures=True))
+    make = generator_maker(loaded, Targets(("photo",), torch.zeros(1, 3, 2, 2), pictures=True))
     assert sum(p.numel() for p in make(0).parameters()) == count

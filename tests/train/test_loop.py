@@ -70,14 +70,14 @@ class StopAt:
     """Calls `how` after a number of training steps."""
 
     def __init__(self, monkeypatch, steps, how):
-        step = loop.Trainer._step
+        step = loop.Trainer.step
 
         def counted(trainer, batch):
             step(trainer, batch)
             if trainer.progress.step == steps:
                 how()
 
-        monkeypatch.setattr(loop.Trainer, "_step", counted)
+        monkeypatch.setattr(loop.Trainer, "step", counted)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 17])

@@ -88,7 +88,7 @@ def _measure(
         "spread": quartiles[2] - quartiles[0],
         "captures": getattr(trainer.engine, "captures", 0),
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None,
-        "loss": trainer._sums[0].item() / (EPOCHS * steps * recipe.batch_size),
+        "loss": trainer.sums[0].item() / (EPOCHS * steps * recipe.batch_size),
         "sizes": sorted({"×".join(map(str, size)) for size in refresh_extents(network).values()}),
     }
 
@@ -100,7 +100,7 @@ def _epoch(trainer: train.Trainer, epoch: int, device: torch.device) -> float:
         torch.cuda.synchronize()
     began = time.perf_counter()
     for batch in trainer.train_batches.iterate(epoch=epoch):
-        trainer._step(batch)
+        trainer.step(batch)
     if device.type == "cuda":
         torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - began) / len(trainer.train_batches)

@@ -61,7 +61,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
     """Run a fit in a new folder, or continue it from its newest checkpoint."""
     place = _device(device)
     targets = load_targets(recipe.target, root=recipe.root, **recipe.target_options)
-    make = _generator_maker(recipe, targets)
+    make = generator_maker(recipe, targets)
     with folder.locked():
         if new:
             _refuse_used(folder)  # another process may have taken it since
@@ -208,7 +208,7 @@ class _Fit:
         return saved
 
 
-def _generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], KernelGenerator]:
+def generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], KernelGenerator]:
     """Return a function that makes a new generator for a target number.
 
     The seed follows from the name of the target, so it does not matter which other targets are fitted.

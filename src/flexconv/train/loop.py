@@ -78,7 +78,7 @@ class Trainer:
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
         # sum of losses, number of correct predictions, first step whose loss is not finite (or −1)
-        self._sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)
+        self.sums = torch.zeros(3, dtype=torch.float64, device=fabric.device)
         self._now = torch.zeros((), dtype=torch.float64, device=fabric.device)  # number of the current step
         batches = self.train_batches
         expected = {"batch_size": batches.local_batch_size, "steps": recipe.epochs * len(batches)}
@@ -101,10 +101,10 @@ class Trainer:
 
     def _epoch(self, stop_asked: Callable[[], str | None]) -> None:
         progress = self.progress
-        self._sums.copy_(torch.tensor([progress.loss_sum, progress.right, -1.0], dtype=torch.float64))
+        self.sums.copy_(torch.tensor([progress.loss_sum, progress.right, -1.0], dtype=torch.float64))
         self.forward_model.train()
         for batch in self.train_batches.iterate(epoch=progress.epoch, start=progress.batch):
-            self._step(batch)
+            self.step(batch)
             if self.fabric.device.type == "cpu" or time.monotonic() - self._shown_at > SHOW_SECONDS:
                 self._check_progress()
             if time.monotonic() - self._saved_at > self.recipe.checkpoint_seconds:
@@ -115,7 +115,8 @@ class Trainer:
         self._check_progress()
         self._finish_epoch()
 
-    def _step(self, batch: Batch) -> None:
+    def step(self, batch: Batch) -> None:
+        """Train on one batch, with the learning rate of the current step."""
         progress = self.progress
         _seed(step_seed(self.recipe.seed, progress.step, self.fabric.global_rank), self.fabric.device)
         self.schedule.apply(self.optimizer, progress.step)
@@ -134,7 +135,7 @@ class Trainer:
         logits = forward(self.forward_model, batch)
         smoothing = self.recipe.label_smoothing
         added = penalties(self.model, self.recipe)
-        loss = _loss(logits, batch[1], smoothing, sample_weight, added, self._sums, self._now)
+        loss = _loss(logits, batch[1], smoothing, sample_weight, added, self.sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
             # `_check_progress` finds values that are not finite; checking here would synchronise with the device
@@ -144,7 +145,7 @@ class Trainer:
 
     def _check_progress(self) -> None:
         """Read the sums from the device and update the display. Raises an error if the loss is not finite."""
-        loss_sum, right, bad_step = self._sums.tolist()
+        loss_sum, right, bad_step = self.sums.tolist()
         if bad_step >= 0 or not math.isfinite(loss_sum):
             raise self._diverged(int(bad_step) if bad_step >= 0 else self.progress.step)
         progress = self.progress
@@ -283,7 +284,7 @@ def _loss(
     sums: torch.Tensor,
     step: torch.Tensor,
 ) -> torch.Tensor:
-    """Return Σ cross-entropy · sample_weight + penalties → scalar. Adds the batch to `sums` (see `Trainer._sums`)."""
+    """Return Σ cross-entropy · sample_weight + penalties → scalar. Adds the batch to `sums` (see `Trainer.sums`)."""
     total = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).sum()
     loss = total * sample_weight + penalties
     with torch.no_grad():
