@@ -396,7 +396,7 @@ def test_a_root_is_a_path_and_no_yaml(call, root):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, monkeypatch, number):
-    step = loop.Trainer._step
+    step = loop.Trainer.step
 
     def stopped_at_3(trainer, batch):
         step(trainer, batch)
@@ -404,7 +404,7 @@ def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, 
             signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", stopped_at_3)
+        patch.setattr(loop.Trainer, "step", stopped_at_3)
         stopped = call("train", finished / "tiny.yaml", "--out", "a run", "--device", "cpu")
     assert stopped.code == 128 + number
     assert re.fullmatch(rf"stopped by {number.name}, .*: flexconv train --resume 'a run'\n", stopped.err)
