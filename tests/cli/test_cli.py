@@ -421,7 +421,7 @@ def test_an_impatient_ctrl_c_names_the_run_too(call, finished, monkeypatch):
     def at_once(trainer, batch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Trainer, "_step", at_once)
+    monkeypatch.setattr(loop.Trainer, "step", at_once)
     stopped = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
     assert (stopped.code, stopped.err) == (130, "stopped; continue with: flexconv train --resume run\n")
 
