@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flexconv._fast.blocks import fused_blocks
 from flexconv._fast.capture_windows import CaptureWindows
 from flexconv._fast.kernel_sampler import KernelSampler
 from flexconv.bench.steps import noise
@@ -14,7 +15,10 @@ from .test_engine import NETWORKS
 
 
 def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
-    """Return the synchronisations in the second step, without the optimizer, which is capturable only on GPUs."""
+    """Return the synchronisations in the second step, without the optimizer, which is capturable only on GPUs.
+
+    The step is that of the graph engine, without compilation.
+    """
     recipe = build_recipe({"data": {"name": "digits"}, "batch_size": 8, **tree})
     images = noise(shape, 16)
     fabric, display = make_fabric(recipe, "cpu"), Display(None, epochs=1, steps_per_epoch=1)
@@ -29,10 +33,10 @@ def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
         windows.hold()
         kernels = KernelSampler(trainer.model)
         if number == 0:
-            with kernels.ahead():
+            with fused_blocks(trainer.model), kernels.ahead():
                 trainer.engine.compute(batch, 0.5)
         else:
-            with syncs, kernels.ahead():
+            with syncs, fused_blocks(trainer.model), kernels.ahead():
                 trainer.engine.compute(batch, 0.5)
     return syncs.found
 
