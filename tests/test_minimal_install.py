@@ -1,4 +1,4 @@
-"""What a plain `pip install flexconv` gives: it works with torch, numpy and safetensors alone, and is complete."""
+"""An installation without extras is complete and works with torch, numpy and safetensors only."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OPTIONAL = [
     "tensorboard",
 ]
 
-# argv[1]: the top-level modules that may be found besides the standard library. Others are missing as modules are
-# missing in real life: `import` raises ModuleNotFoundError, importlib.util.find_spec (which torch asks) gives None.
+# argv[1]: the top-level modules that may be found besides the standard library. Others are missing as in a real
+# installation: `import` raises ModuleNotFoundError and importlib.util.find_spec, which torch uses, returns None.
 ONLY_ALLOWED = """
 import json, sys
 
@@ -62,7 +62,7 @@ for name in ("hypothesis", "matplotlib", "yaml"):
         __import__(name)
     except ModuleNotFoundError:
         continue
-    raise AssertionError(f"{name} could be imported: this program proves nothing")
+    raise AssertionError(f"{name} can be imported, so this test tests nothing")
 
 import torch
 import flexconv
@@ -84,7 +84,7 @@ print("done")
 
 
 def python(program, *arguments, cwd):
-    """Run a program in a fresh interpreter, away from the repository, and return what it prints."""
+    """Run a program in a new interpreter, outside of the repository, and return its output."""
     command = [sys.executable, "-c", program, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
@@ -92,7 +92,7 @@ def python(program, *arguments, cwd):
 
 
 def required(distribution, *, seen):
-    """Names of a distribution and everything it requires here, without extras."""
+    """The names of a distribution and of everything that it requires, without extras."""
     name = re.sub(r"[-_.]+", "-", distribution).lower()
     if name not in seen:
         seen.add(name)
@@ -103,12 +103,12 @@ def required(distribution, *, seen):
     return seen
 
 
-def test_what_is_required_is_torch_numpy_and_safetensors():
+def test_requires_only_torch_numpy_and_safetensors():
     plain = [Requirement(line) for line in metadata.requires("flexconv") or [] if "extra ==" not in line]
     assert {requirement.name for requirement in plain} == DECLARED
 
 
-def test_it_works_with_its_requirements_and_nothing_else(tmp_path):
+def test_works_with_required_packages_only(tmp_path):
     distributions: set[str] = set()
     for name in DECLARED:
         required(name, seen=distributions)
@@ -121,19 +121,19 @@ def test_it_works_with_its_requirements_and_nothing_else(tmp_path):
     assert python(ONLY_ALLOWED + USE_EVERYTHING, json.dumps(allowed), cwd=tmp_path).strip() == "done"
 
 
-def test_importing_it_imports_nothing_optional(tmp_path):
+def test_import_loads_no_optional_package(tmp_path):
     program = f"import flexconv, flexconv.testing, sys; print([m for m in {OPTIONAL} if m in sys.modules])"
     assert python(program, cwd=tmp_path).strip() == "[]"
 
 
-def test_importing_it_does_not_import_the_compiler(tmp_path):
+def test_import_does_not_load_the_compiler(tmp_path):
     program = (
         "import torch, sys; before = {*sys.modules}; import flexconv; print('torch._dynamo' in {*sys.modules} - before)"
     )
     assert python(program, cwd=tmp_path).strip() == "False"
 
 
-def test_the_marker_for_type_checkers_ships():
+def test_marker_for_type_checkers_is_installed():
     assert resources.files("flexconv").joinpath("py.typed").is_file()
 
 
@@ -152,13 +152,13 @@ def test_citation_has_the_version():
 
 
 @pytest.mark.parametrize("name", ["flexconv", "flexconv.nn", "flexconv.ops"])
-def test_every_public_name_exists_once(name):
+def test_public_names_exist_and_are_unique(name):
     module = importlib.import_module(name)
     missing = [public for public in module.__all__ if not hasattr(module, public)]
     assert not missing
     assert len({*module.__all__}) == len(module.__all__)
 
 
-def test_importing_all_of_it_brings_no_modules():
+def test_star_import_brings_no_modules():
     assert not [name for name in flexconv.__all__ if isinstance(getattr(flexconv, name), ModuleType)]
     assert isinstance(flexconv.nn, ModuleType)

@@ -16,7 +16,7 @@ from flexconv.summary import summarize
 
 
 def counted(model, shape):
-    """Multiply-adds by a real forward: output positions times weights used for one of them."""
+    """Count multiply-adds in a real forward: output positions times the weights used for each."""
     counts = {}
 
     def hook(name, module, output):
@@ -31,7 +31,7 @@ def counted(model, shape):
     return counts
 
 
-def test_work_of_a_network_with_strides_shortcuts_and_a_head():
+def test_multiply_adds_with_strides_shortcuts_and_a_head():
     model = create_model(
         "cifar_resnet44_flexconv", in_channels=3, num_classes=5, depth=8, width=4, kernel_size=None, image_size=16
     )
@@ -44,12 +44,12 @@ def test_work_of_a_network_with_strides_shortcuts_and_a_head():
     assert sum(shares.values()) < 1
 
 
-def test_work_of_a_causal_network():
+def test_multiply_adds_of_a_causal_network():
     model = create_model("flextcn2", in_channels=2, num_classes=3, length=30, widths=[4])
     assert multiply_adds(model, usual_input(model)) == counted(model, (1, 2, 30))
 
 
-def test_work_with_pooling_stride_groups_and_a_transposed_convolution():
+def test_multiply_adds_with_pooling_groups_and_transposed_convolution():
     model = nn.Sequential(
         FlexConv2d(2, 4, 9, stride=2, groups=2),
         nn.MaxPool2d(2),
@@ -61,7 +61,7 @@ def test_work_with_pooling_stride_groups_and_a_transposed_convolution():
     assert counts == {"0": 16 * 16 * 4 * taps, "2": 6 * 6 * 6 * 4 * 9, "3": 6 * 6 * 6 * 4 * 4}
 
 
-def test_a_layer_called_twice_works_twice():
+def test_layer_that_is_called_twice_counts_twice():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -73,19 +73,19 @@ def test_a_layer_called_twice_works_twice():
     assert multiply_adds(Twice(), (1, 2, 10)) == {"conv": 2 * 10 * 4 * Twice().conv.extent[0]}
 
 
-def test_a_size_is_made_up_where_a_network_names_none():
+def test_input_size_is_assumed_if_it_is_not_known():
     model = create_model("flexnet3", in_channels=1, num_classes=2, kernel_size=21, widths=[2])
     assert usual_input(model) == (1, 1, 32, 32)
     assert all(layer.share is not None for layer in summarize(model))
 
 
-def test_other_models_have_no_share_without_a_shape():
+def test_custom_model_has_no_shares_without_input_shape():
     model = nn.Sequential(FlexConv1d(1, 1, 9))
     assert [layer.share for layer in summarize(model)] == [None]
     assert [layer.share for layer in summarize(model, input_shape=(1, 1, 20))] == [1.0]
 
 
-def test_frequencies_against_nyquist():
+def test_frequency_bound_against_nyquist():
     low = FlexConv2d(1, 1, 33, generator="fourier", mask=GaussianMask(2, sigma=0.5))
     with torch.no_grad():
         low.generator.frequency.zero_()

@@ -1,4 +1,4 @@
-"""Normalising what users write (an int, a tuple per axis) and naming what they got wrong."""
+"""Validation and normalization of arguments, with errors that name the offending value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import ArgumentError, ArgumentTypeError
 
 
 def as_int(value: Any) -> int | None:
-    """A whole number of any kind (numpy's, say) as a plain int; None where it is none, or a bool."""
+    """Convert an integer of any kind, such as numpy's, to an int. Return None for anything else, including bools."""
     if type(value) is int:
         return value
     if isinstance(value, bool | Sequence):
@@ -24,7 +24,7 @@ def as_int(value: Any) -> int | None:
 
 
 def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) -> tuple[int, ...]:
-    """One integer per spatial axis: `3` → `(3, 3)`, `(3, 5)` → `(3, 5)`."""
+    """Return one integer per spatial axis: `3` becomes `(3, 3)`, `(3, 5)` stays."""
     one = as_int(value)
     entries = value if one is None else (one,) * dims
     if isinstance(entries, str) or not isinstance(entries, Sequence):
@@ -40,8 +40,8 @@ def per_axis(name: str, value: int | Sequence[int], dims: int, *, minimum: int) 
 
 
 def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> list[float]:
-    """One finite number per spatial axis."""
-    value = getattr(value, "tolist", lambda: value)()  # tensors and arrays hold a number or several
+    """Return one finite number per spatial axis."""
+    value = getattr(value, "tolist", lambda: value)()  # for tensors and arrays
     try:
         values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * dims
     except (TypeError, ValueError):
@@ -54,7 +54,7 @@ def per_axis_floats(name: str, value: float | Sequence[float], dims: int) -> lis
 
 
 def positive(name: str, value: float) -> float:
-    """`value` as a float where it is a finite number above 0."""
+    """Return `value` as a float; it must be finite and greater than 0."""
     try:
         finite = math.isfinite(value)
     except TypeError:
@@ -65,7 +65,7 @@ def positive(name: str, value: float) -> float:
 
 
 def positive_int(name: str, value: int) -> int:
-    """`value` as a plain int where it is a whole number of at least 1."""
+    """Return `value` as an int; it must be an integer of at least 1."""
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"{name} must be an int; got {value!r}")
@@ -75,7 +75,7 @@ def positive_int(name: str, value: int) -> int:
 
 
 def as_options(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of a mapping of options; None means that there are none."""
+    """Return a copy of a mapping of options; None means no options."""
     if not isinstance(value, Mapping | None):
         raise ArgumentTypeError(f"{name} must be a mapping of options to values; got {value!r}")
     return dict(value or {})
@@ -84,12 +84,12 @@ def as_options(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
     """Raise `ArgumentError` unless `name` is one of the known names."""
     known = list(known)
-    if name not in known:  # a list, not a dictionary: a recipe can name something that has no hash
+    if name not in known:  # in a list: `name` may come from a recipe and have no hash
         unknown_name(what, name, known)
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
-    """Refuse a name that is in no table, and offer the nearest one."""
+    """Raise `ArgumentError` for an unknown name and suggest the most similar known one."""
     known = sorted(known)
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(str(name).lower(), spelled, n=1)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import MissingFileError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that whoever looks, also after a crash, finds the old content or the new one."""
+    """Write a file so that at any time, even after a crash, it has either the old or the new content."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -27,19 +27,19 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def refuse_unwritable(path: Path, example: str) -> None:
-    """Before the work, rather than after it. `example` is a name of a file, for those who name a folder."""
+    """Raise an error before the work starts if `path` cannot be written. `example` is a file name to suggest."""
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file in it, such as {path / example}")
+        raise IsADirectoryError(f"{path} is a folder: give a file in it, such as {path / example}")
     if path.exists() and not path.is_file():
-        raise OSError(f"{path} is a device or a pipe: name a file")
+        raise OSError(f"{path} is a device or a pipe: give a regular file")
     if not path.parent.is_dir():
-        raise MissingFileError(f"there is no folder {path.parent} to write {path.name} into")
+        raise MissingFileError(f"cannot write {path.name}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {path.parent} cannot be written to")
+        raise PermissionError(f"cannot write {path.name}: the folder {path.parent} is read-only")
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut, where the system can do that."""
+    """Make the new file name survive a power cut, if the system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""How much arithmetic the convolutions and linear maps of a model are, without doing any of it."""
+"""Counting the multiply-adds of a model without computing anything."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .nn import FlexConvNd
 
 Counted = FlexConvNd | nn.Conv1d | nn.Conv2d | nn.Conv3d | _ConvTransposeNd | nn.Linear
 
-GUESS_STEP = 16  # sizes made up for a model that names none divide by this, so that strides cut nothing off
+GUESS_STEP = 16  # an assumed input size is a multiple of this, so that strides divide it
 
 
 def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> dict[str, int]:
-    """Multiply-adds of every convolution and linear map for an input of that shape, by module name.
+    """Count the multiply-adds of every convolution and linear layer for an input of that shape, by module name.
 
-    Those of a direct convolution, a FlexConv's at its current size: positions of the output × out_channels ×
-    in_channels/groups × taps. A module that is called twice counts twice. A copy of the model runs on the meta device:
-    shapes are worked out, nothing is computed.
+    A convolution counts as a direct convolution, a FlexConv with its current size: positions of the output ×
+    out_channels × in_channels/groups × taps. A module that is called twice counts twice. A copy of the model runs on
+    the meta device, where only shapes are computed.
     """
     sizes = {name: math.prod(m.extent) for name, m in model.named_modules() if isinstance(m, FlexConvNd)}
     counts: dict[str, int] = {}
@@ -48,9 +48,9 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> dict[str, int
 
 
 def usual_input(model: nn.Module) -> tuple[int, ...] | None:
-    """Shape of one input to a network of `flexconv.models`; None for other models.
+    """The shape of one input of a network of `flexconv.models`; None for other models.
 
-    Of the size it was made for; where it does not say, of the size of its largest kernel grid, rounded up.
+    Its size is the one that the network was made for or, if that is not known, the largest kernel grid, rounded up.
     """
     if not isinstance(model, Model):
         return None
@@ -62,7 +62,7 @@ def usual_input(model: nn.Module) -> tuple[int, ...] | None:
 
 
 def _inside_flexconv(model: nn.Module, name: str) -> bool:
-    """Whether a module is a part of a FlexConv: a kernel's generator is no convolution of the network's input."""
+    """Whether a module is part of a FlexConv: its generator does not process the input of the network."""
     parents = name.split(".")[:-1]
     return any(
         isinstance(model.get_submodule(".".join(parents[:count])), FlexConvNd) for count in range(len(parents) + 1)

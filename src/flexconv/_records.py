@@ -1,4 +1,4 @@
-"""Records of a training run: dictionaries with a count and numbers named metric or split_metric."""
+"""Records of a training run: dictionaries with a count and numbers, which are named metric or split_metric."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 
 Record = Mapping[str, object]
 
-COUNTS = ("epoch", "step")  # what records may be counted in
+COUNTS = ("epoch", "step")  # the keys that number the records
 SPLITS = ("train", "validation", "val", "valid", "test")
-FIRST = ("loss", "accuracy")  # in the order of metrics
+FIRST = ("loss", "accuracy")  # metrics that are listed first
 
 
 def counted_in(records: Sequence[Record]) -> str | None:
-    """The count that every record has; None where there is none."""
+    """The count that every record has; None if there is none."""
     return next((name for name in COUNTS if all(name in record for record in records)), None)
 
 
 def metrics_by_split(records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """Which splits every metric has, and under which key: {"loss": {"train": "train_loss"}}; losses first.
+    """The key of every metric and split: {"loss": {"train": "train_loss"}}. Loss and accuracy come first.
 
-    A metric that names no split has the split "".
+    A metric whose key names no split has the split "".
     """
     found: dict[str, dict[str, str]] = {}
     for key in dict.fromkeys(key for record in records for key in record if key not in COUNTS):

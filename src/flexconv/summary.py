@@ -1,4 +1,4 @@
-"""What a trained model has learned, layer by layer, as numbers."""
+"""What each FlexConv of a model has learned, in numbers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .spectrum import max_frequency
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One FlexConv; a number per axis where there are several."""
+    """One FlexConv. Tuples have one number per axis."""
 
     name: str
     channels: tuple[int, int]  # in, out
     generator: str
-    extent: tuple[int, ...]  # taps in use …
-    grid: tuple[int, ...]  # … and at most
-    mean: tuple[float, ...] | None  # of the mask
+    extent: tuple[int, ...]  # taps in use
+    grid: tuple[int, ...]  # taps of the grid, the largest possible extent
+    mean: tuple[float, ...] | None  # of the mask; None without a mask
     sigma: tuple[float, ...] | None
-    frequency: tuple[float, ...] | None  # highest, by formula, mask counted; None where there is no formula
+    frequency: tuple[float, ...] | None  # upper bound of the kernel's, mask included; None if there is no formula
     nyquist: tuple[float, ...]
     parameters: int
-    share: float | None  # of the network's multiply-adds; None where no input size is known
+    share: float | None  # of the multiply-adds of the network; None if the input size is not known
 
     @property
     def beyond_nyquist(self) -> tuple[bool, ...]:
-        """Where the formula allows frequencies that the taps cannot hold."""
+        """For each axis, whether the bound exceeds the Nyquist frequency of the taps."""
         if self.frequency is None:
             return (False,) * len(self.nyquist)
         return tuple(f > limit for f, limit in zip(self.frequency, self.nyquist, strict=True))
@@ -40,16 +40,17 @@ class LayerSummary:
 
 @torch.no_grad()
 def summarize(model: nn.Module, *, input_shape: Sequence[int] | None = None) -> list[LayerSummary]:
-    """Size, mask, bandwidth and share of the work of every FlexConv of a model, in the order of its modules.
+    """Return the size, mask, bandwidth and share of the work of every FlexConv, in the order of the modules.
 
     Arguments:
-        input_shape: [batch, channels, *size] of an input, from which the shares follow: those of all convolutions and
-            linear maps, kernels at their current size. None: what a network of `flexconv.models` was made for.
+        input_shape: the shape [batch, channels, *size] of an input, for the shares of the multiply-adds. They count all
+            convolutions and linear layers, with kernels at their current size. By default, networks of
+            `flexconv.models` use the size that they were made for, and other models have no shares.
 
     """
     sizes = refresh_extents(model)
     if not sizes:
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there are no learned sizes to show")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer, so there is nothing to summarize")
     shape = usual_input(model) if input_shape is None else input_shape
     work = {} if shape is None else multiply_adds(model, shape)
     total = sum(work.values())
@@ -78,5 +79,5 @@ def frequency_limit(layer: FlexConvNd) -> tuple[float, ...] | None:
     """`max_frequency` per axis; None for a generator without a formula, such as a SIREN or an MLP."""
     try:
         return tuple(max_frequency(layer).tolist())
-    except ValueError:
+    except ArgumentError:
         return None

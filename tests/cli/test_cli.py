@@ -1,4 +1,4 @@
-"""The `flexconv` command, called as its entry point calls it: what it prints, where, and with which exit code."""
+"""The `flexconv` command: what it prints to stdout and stderr, and its exit codes."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Outcome:
 
 @pytest.fixture
 def call(capsys, monkeypatch, tmp_path):
-    """Run the command in a folder of its own."""
+    """Run the command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLEXCONV_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # they are the slowest part
+    monkeypatch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # plots are the slowest part
 
     def run(*arguments):
         capsys.readouterr()
@@ -80,19 +80,19 @@ def call(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Run folders that some tests look at and none changes: "tiny", "cross", "series" and "fit"."""
+    """Finished run folders "tiny", "cross", "series" and "fit", which tests read but do not change."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         for name, text in (("tiny", TINY), ("cross", CROSS), ("series", SERIES), ("fit", FIT)):
             (folder / f"{name}.yaml").write_text(text)
             kind = "fit" if name == "fit" else "train"
             assert cli.run([kind, f"{folder}/{name}.yaml", "--out", f"{folder}/{name}", "--device", "cpu"]) == 0
-            patch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # once is enough
+            patch.setattr("flexconv.train.run.draw_plots", lambda *_: None)  # one run with plots is enough
     return folder
 
 
 def assert_refused(outcome, *patterns, code=2):
-    """One line on stderr that says all of `patterns`, nothing else."""
+    """Assert that there is one line on stderr, which matches all of `patterns`."""
     assert outcome.code == code, outcome.err
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1, outcome.err
@@ -110,7 +110,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_subcommand_explains_itself_with_an_example_that_parses(call, command):
+def test_help_of_every_subcommand_has_examples(call, command):
     shown = call(*command.split(), "--help")
     assert shown.code == 0
     assert shown.err == ""
@@ -121,7 +121,7 @@ def test_every_subcommand_explains_itself_with_an_example_that_parses(call, comm
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",)])
-def test_alone_it_lists_the_subcommands(call, arguments):
+def test_command_without_arguments_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
@@ -173,22 +173,22 @@ def test_version(call):
         (("resample", "nothing"), "--to"),
     ],
 )
-def test_what_the_user_got_wrong_is_named_with_the_nearest_right_one(call, arguments, pattern):
+def test_wrong_argument_is_named_with_the_nearest_right_one(call, arguments, pattern):
     assert_refused(call(*arguments), pattern)
 
 
-def test_a_folder_is_offered_that_has_almost_the_name(call, tmp_path):
+def test_similar_folder_is_suggested(call, tmp_path):
     (tmp_path / "runs" / "digits").mkdir(parents=True)
     assert_refused(call("eval", "runs/digist"), "did you mean runs/digits")
     assert_refused(call("train", "--resume", "runs/digist"), "did you mean runs/digits")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(call):
+def test_device_cuda_without_gpu_is_an_error(call):
     assert_refused(call("train", "digits", "--device", "cuda"), "no GPU")
 
 
-def test_a_package_that_is_missing_is_one_line(call, monkeypatch):
+def test_missing_package_is_one_line(call, monkeypatch):
     monkeypatch.delitem(sys.modules, "flexconv.train")
     monkeypatch.setitem(sys.modules, "lightning.fabric", None)
     outcome = call("inspect", "flexnet3-digits")
@@ -303,7 +303,7 @@ def test_changed_files_of_a_run_are_one_line(call, finished, tmp_path):
     assert_refused(call("inspect", "run"), "recipe.yaml cannot be used.*'other'")
 
 
-def test_ctrl_c_anywhere(call, monkeypatch):
+def test_ctrl_c_outside_of_training(call, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -315,7 +315,7 @@ def test_ctrl_c_anywhere(call, monkeypatch):
 # --- recipes and data -------------------------------------------------------------------------------------------------
 
 
-def test_recipes_are_listed_whole_where_no_terminal_is(call):
+def test_recipes_are_not_wrapped_without_a_terminal(call):
     lines = call("recipes", "--all").out.splitlines()
     for line, (name, about) in zip(lines[1:], list_recipes().items(), strict=True):
         assert line.split(maxsplit=1) == [name, about]
@@ -325,7 +325,7 @@ def test_recipes_are_listed_whole_where_no_terminal_is(call):
     assert any(line.split()[:2] == ["flexnet3-cifar10", "2"] for line in short)
 
 
-def test_on_a_terminal_tables_keep_within_it(call, monkeypatch):
+def test_tables_fit_the_width_of_a_terminal(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("flexconv.cli._common.console._force_terminal", True)
     for arguments in (("recipes",), ("recipes", "--all"), ("data", "ls")):
@@ -333,14 +333,14 @@ def test_on_a_terminal_tables_keep_within_it(call, monkeypatch):
         assert max(map(len, lines[: lines.index("") if "" in lines else None])) <= 80
 
 
-def test_a_printed_recipe_is_one(call, tmp_path):
+def test_printed_recipe_loads_as_the_same_recipe(call, tmp_path):
     shown = call("recipes", "flexnet3-cifar10", "--set", "epochs=3")
     assert "# flexnet3-cifar10/short: " in shown.out
     (tmp_path / "mine.yaml").write_text(shown.out)
     assert load_recipe(tmp_path / "mine.yaml") == load_recipe("flexnet3-cifar10", ["epochs=3"])
 
 
-def test_data_sets_are_listed(call, tmp_path):
+def test_data_ls_lists_data_sets(call, tmp_path):
     listed = call("data", "ls", "--root", tmp_path)
     assert listed.code == 0
     lines = {line.split()[0]: line for line in listed.out.splitlines() if line}
@@ -349,12 +349,12 @@ def test_data_sets_are_listed(call, tmp_path):
     assert listed.out.endswith(f"data root: {tmp_path} (the given root)\n")
 
 
-def test_all_about_one_data_set(call):
+def test_data_ls_shows_the_details_of_one_data_set(call):
     told = call("data", "ls", "digits")
     assert all(word in told.out for word in ("built-in", "CC BY 4.0", "Alpaydin"))
 
 
-def test_a_damaged_data_set_is_told(call, tmp_path):
+def test_damaged_data_set_is_reported(call, tmp_path):
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(b"?")
     listed = call("data", "ls", "--root", tmp_path, "--check")
@@ -362,19 +362,19 @@ def test_a_damaged_data_set_is_told(call, tmp_path):
     assert_refused(call("train", "flexnet3-cifar10", "--root", tmp_path), "cifar10 is not in .*data_batch_1", code=1)
 
 
-def test_fetching_what_needs_no_files(call):
+def test_fetch_of_a_built_in_data_set(call):
     assert "needs no files" in call("data", "fetch", "digits").out
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_draws_its_pictures(finished):
+def test_run_draws_its_plots(finished):
     drawn = {path.name for path in RunFolder(finished / "tiny").plots.iterdir()}
     assert {"curves.png", "sizes.png", "masks.png"} <= drawn
 
 
-def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
+def test_train_names_the_run_folder_after_the_recipe(call, tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "mine.yaml").write_text(TINY)
     first = call("train", "deep/mine.yaml", "--set", "epochs=1", "--set", "seed=3", "--device", "cpu")
@@ -389,13 +389,13 @@ def test_train_uses_the_folder_of_the_recipe_and_says_where(call, tmp_path):
 
 
 @pytest.mark.parametrize("root", ["2024", "data #2", "a: b"])
-def test_a_root_is_a_path_and_no_yaml(call, root):
+def test_root_is_not_parsed_as_yaml(call, root):
     refused = call("train", "flexnet7-mnist", "--root", root)
     assert_refused(refused, rf"mnist is not in {root} \(the given root\)", code=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, monkeypatch, number):
+def test_printed_command_resumes_a_run_stopped_by_a_signal(call, finished, monkeypatch, number):
     step = loop.Trainer.step
 
     def stopped_at_3(trainer, batch):
@@ -417,7 +417,7 @@ def test_a_signal_leaves_a_run_that_the_printed_command_resumes(call, finished, 
     assert resumed["test_loss"] == whole["test_loss"]
 
 
-def test_an_impatient_ctrl_c_names_the_run_too(call, finished, monkeypatch):
+def test_second_ctrl_c_names_the_run_too(call, finished, monkeypatch):
     def at_once(trainer, batch):
         raise KeyboardInterrupt
 
@@ -426,7 +426,7 @@ def test_an_impatient_ctrl_c_names_the_run_too(call, finished, monkeypatch):
     assert (stopped.code, stopped.err) == (130, "stopped; continue with: flexconv train --resume run\n")
 
 
-def test_resuming_a_finished_run_says_so(call, finished):
+def test_resuming_a_finished_run_does_nothing(call, finished):
     accuracy = RunFolder(finished / "tiny").read_results()["test_accuracy"]
     again = call("train", "--resume", finished / "tiny")
     assert again.code == 0
@@ -434,13 +434,13 @@ def test_resuming_a_finished_run_says_so(call, finished):
     assert "is already finished\n" in call("train", "--resume", finished / "cross").out
 
 
-def test_a_run_that_fails_exits_with_1(call, finished, monkeypatch):
+def test_diverged_run_exits_with_1(call, finished, monkeypatch):
     monkeypatch.setattr(loop, "penalties", lambda *_: float("nan"))
     failed = call("train", finished / "tiny.yaml", "--out", "run", "--device", "cpu")
     assert_refused(failed, "not finite at step 0", code=1)
 
 
-def test_cross_resolution_prints_its_four_numbers(call, finished, monkeypatch):
+def test_cross_resolution_prints_four_accuracies(call, finished, monkeypatch):
     monkeypatch.setattr("flexconv.train.train", lambda *_, **__: RunFolder(finished / "cross").read_results())
     out = call("train", finished / "cross.yaml", "--out", "run").out
     told = (r"source [\d.]+ %, out of the box", "with recalibrated batch norms", "fine-tuned")
@@ -472,11 +472,11 @@ def test_fit(call, finished, monkeypatch):
     assert_refused(call("train", "--resume", finished / "fit" / ".."), "is not a run folder")
 
 
-# --- using what was trained -------------------------------------------------------------------------------------------
+# --- trained networks -------------------------------------------------------------------------------------------
 
 
 def score(text):
-    """Accuracy in per cent, count and loss of a printed line."""
+    """Accuracy in percent, count and loss in a printed line."""
     accuracy, count, loss = re.search(r": ([\d.]+) % of ([\d,]+)(?:, top-5 [\d.]+ %)?, loss ([\d.]+)", text).groups()
     return accuracy, int(count.replace(",", "")), loss
 
@@ -486,7 +486,7 @@ def logged(folder):
     return f"{100 * results['test_accuracy']:.2f}", results["test_count"], f"{results['test_loss']:.4f}"
 
 
-def test_eval_gives_the_logged_numbers(call, finished, monkeypatch):
+def test_eval_reproduces_the_logged_numbers(call, finished, monkeypatch):
     from flexconv.cli import _model
 
     scores, plain = [], _model.Scorer.__call__
@@ -518,7 +518,7 @@ def test_eval_of_other_parts_data_and_weights(call, finished):
     assert_refused(call("eval", finished / "tiny", "--data", "cifar10"), "cifar10 is not in", code=1)
 
 
-def test_other_data_is_standardised_as_the_network_was_trained(call, finished, tmp_path):
+def test_other_data_is_standardised_as_in_training(call, finished, tmp_path):
     test = load_data("digits").test
     grey, labels = (test.inputs * test.scale).numpy().astype(np.float32), test.labels.numpy()
     np.savez(tmp_path / "own.npz", train_inputs=grey + 5, train_labels=labels, test_inputs=grey, test_labels=labels)
@@ -527,7 +527,7 @@ def test_other_data_is_standardised_as_the_network_was_trained(call, finished, t
     assert logged(finished / "tiny")[0] in shown.out
 
 
-def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):
+def test_eval_refuses_data_with_other_classes(call, finished, tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((20, 1, 8, 8), np.uint8), labels=np.arange(20) % 2)
     own = ["--set", "data.name=npz", "--set", "data.options.path=own.npz", "--set", "data.validation=0"]
     assert call("train", finished / "tiny.yaml", "--out", "own", "--device", "cpu", *own).code == 0
@@ -536,7 +536,7 @@ def test_eval_refuses_data_of_other_classes(call, finished, tmp_path):
 
 @pytest.fixture
 def photos(tmp_path):
-    """20 grey pictures of 16×16 in 2 classes, in folders and as arrays."""
+    """20 grey images of 16×16 in 2 classes, in folders and as arrays."""
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (20, 16, 16), dtype=np.uint8)
     for i, picture in enumerate(pixels):
@@ -563,7 +563,7 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["16×16", "20×20"]
 
 
-def test_eval_of_weights_that_went_on_at_another_size(call, photos):
+def test_eval_of_weights_fine_tuned_at_another_size(call, photos):
     assert call("train", "photos.yaml", "--device", "cpu").code == 0
     model = "model={name: runs/photos/weights, pretrained: true}"
     again = ("train", "photos.yaml", "--set", model, "--set", "data.options.image_size=12", "--out", "again")
@@ -585,11 +585,11 @@ def test_eval_of_weights_that_went_on_at_another_size(call, photos):
         (("--data", "digits", "--data-option", "path=x"), "'digits' has no options; got 'path'"),
     ],
 )
-def test_options_of_data_that_are_refused(call, finished, arguments, pattern):
+def test_wrong_data_options_are_errors(call, finished, arguments, pattern):
     assert_refused(call("eval", finished / "tiny", *arguments), pattern)
 
 
-def test_a_run_that_moved_away_from_its_data_says_how_to_find_it(call, photos, monkeypatch):
+def test_error_suggests_root_if_the_data_have_moved(call, photos, monkeypatch):
     assert call("train", "photos.yaml", "--device", "cpu").code == 0
     (photos / "elsewhere").mkdir()
     shutil.copytree("runs/photos", "elsewhere/run")
@@ -598,8 +598,8 @@ def test_a_run_that_moved_away_from_its_data_says_how_to_find_it(call, photos, m
     assert score(call("eval", "run", "--root", photos).out) == logged("run")
 
 
-def test_detail_that_resolution_leaves_out_comes_back_with_resample(call, photos):
-    """Pictures of 16×16, trained at 8×8: resampled to 16×16 they are the pictures, not enlarged ones."""
+def test_resample_uses_the_original_pixels(call, photos):
+    """A network trained at 8×8 on images of 16×16 is resampled to 16×16 with the original images, not enlarged ones."""
     assert call("train", "photos.yaml", "--set", "data.resolution=8", "--device", "cpu").code == 0
     shown = call("resample", "runs/photos", "--to", 16)
     assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["8×8", "16×16"]
@@ -609,7 +609,7 @@ def test_detail_that_resolution_leaves_out_comes_back_with_resample(call, photos
     assert torch.equal(there, plain)
 
 
-def test_eval_of_a_run_that_is_not_finished(call, finished, tmp_path):
+def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     RunFolder(tmp_path / "run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
 
@@ -627,7 +627,7 @@ def test_resample_images(call, finished):
     assert same[1] == same[2]
 
 
-def test_norms_are_measured_on_images_augmented_as_in_training(call, finished, tmp_path, monkeypatch):
+def test_recalibration_augments_images_as_in_training(call, finished, tmp_path, monkeypatch):
     shutil.copytree(finished / "tiny", tmp_path / "augmented")
     recipe = tmp_path / "augmented" / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("augment: false", "augment: true"))
@@ -656,7 +656,7 @@ def test_norms_are_measured_on_images_augmented_as_in_training(call, finished, t
         (("--to", "16", "--recalibrate", "-1"), "--recalibrate"),
     ],
 )
-def test_resample_refuses(call, finished, arguments, pattern):
+def test_wrong_options_of_resample_are_errors(call, finished, arguments, pattern):
     assert_refused(call("resample", finished / "tiny", *arguments), pattern)
 
 
@@ -701,7 +701,7 @@ def test_recalibration_refuses_padded_series(call, finished, tmp_path):
     assert_refused(call("resample", "runs/own", "--to", 128, "--recalibrate", 1), "unequal length")
 
 
-def test_narrow_masks_on_a_long_grid_keep_their_sigma(call):
+def test_inspect_shows_small_sigmas_with_two_digits(call):
     outcome = call("inspect", "flextcn6-smnist")
     assert re.search(r"blocks\.1\.conv1 .* 0\.015 ", outcome.out)
     assert " 0.00 " not in outcome.out
@@ -721,7 +721,7 @@ def test_inspect(call, finished):
     assert f"{parameters:,} parameters in total" in shown.out
 
 
-def test_inspect_draws(call, finished, tmp_path):
+def test_inspect_draws_pictures(call, finished, tmp_path):
     drawn = call("inspect", finished / "series", "--pictures", "pictures")
     assert drawn.code == 0, drawn.err
     assert drawn.out.endswith("5 pictures are in pictures\n")
@@ -740,12 +740,12 @@ def test_inspect_writes_a_page(call, finished, tmp_path):
     assert "<title>a network of one block</title>" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_inspect_refuses_to_write_where_it_cannot(call, finished, tmp_path):
+def test_inspect_refuses_an_unwritable_page(call, finished, tmp_path):
     assert_refused(call("inspect", finished / "series", "--html", "no/page.html"), "there is no folder no")
-    assert_refused(call("inspect", finished / "series", "--html", tmp_path), "is a folder: name a file", code=1)
+    assert_refused(call("inspect", finished / "series", "--html", tmp_path), "is a folder: give a file", code=1)
 
 
-def test_inspect_of_a_network_without_sizes(call, finished):
+def test_inspect_of_a_network_without_masks(call, finished):
     out = call("train", finished / "tiny.yaml", "--set", "model.conv=ck", "--out", "run", "--set", "epochs=1")
     assert out.code == 0, out.err
     assert "–" in call("inspect", "run").out
@@ -754,15 +754,24 @@ def test_inspect_of_a_network_without_sizes(call, finished):
 # --- as a program -----------------------------------------------------------------------------------------------------
 
 
-def test_as_a_program_without_color_or_columns(tmp_path):
+@pytest.mark.parametrize("module", ["flexconv", "flexconv.cli"])
+def test_runs_as_a_module_without_colors_or_wrapping(tmp_path, module):
     environment = {**os.environ, "COLUMNS": "40", "FLEXCONV_DATA": str(tmp_path)}
-    command = [sys.executable, "-m", "flexconv.cli"]
+    command = [sys.executable, "-m", module]
     listed = subprocess.run([*command, "data", "ls"], capture_output=True, text=True, env=environment, check=True)
     assert re.search(r"^digits +built-in +Digits, 8 × 8 grey$", listed.stdout, re.MULTILINE)
     assert listed.stdout.endswith(f"data root: {tmp_path} (from FLEXCONV_DATA)\n")
 
 
-def test_the_entry_point_exits_with_the_code(monkeypatch, capsys):
+def test_module_exits_with_the_code():
+    refused = subprocess.run(
+        [sys.executable, "-m", "flexconv", "train", "digts"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert re.fullmatch("error: .*'digts'.*'digits'.*\n", refused.stderr)
+
+
+def test_entry_point_exits_with_the_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["flexconv", "data", "fetch", "x"])
     with pytest.raises(SystemExit) as left:
         cli.main()
@@ -770,7 +779,7 @@ def test_the_entry_point_exits_with_the_code(monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_warnings_take_one_line(monkeypatch):
+def test_warnings_are_one_line(monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(sys, "argv", ["flexconv", "--help"])
     with pytest.raises(SystemExit):

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -43,7 +44,7 @@ LIMIT = 1e-5
 
 
 def wide(model):
-    """The model with masks of several sizes, off the centre too, and batch norms that do something."""
+    """The model with masks of several sizes, some off centre, and batch norms that are not the identity."""
     for number, module in enumerate(model.modules()):
         if isinstance(module, GaussianMask):
             with torch.no_grad():
@@ -69,7 +70,7 @@ def conv1d(*arguments, sigma=0.4, **options):
 
 
 class Mine(nn.Module):
-    """Somebody's own network: groups, causal, stride, dilation, a skip connection, two outputs."""
+    """A custom network: groups, causal, stride, dilation, a skip connection, two outputs."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +86,7 @@ class Mine(nn.Module):
 
 
 class Modes(nn.Module):
-    """All ways to pad, in 2D."""
+    """All padding modes in 2D."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +145,7 @@ def test_flexnet_as_onnx(tmp_path, capfd):
     assert relative_error(run(path, x)[0], model.eval()(x)) < LIMIT
 
 
-def test_onnx_says_how_to_feed_it(tmp_path):
+def test_onnx_metadata_describe_the_inputs(tmp_path):
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
     model.inputs = Inputs(size=(8, 8), scale=0.5, mean=(1.0,), std=(2.0,), classes=("no", "yes"))
     export(model, tmp_path / "net.onnx")
@@ -152,7 +153,7 @@ def test_onnx_says_how_to_feed_it(tmp_path):
     assert json.loads(told["flexconv.inputs"]) == model.inputs.plain()
 
 
-def test_padded_sequences_at_twice_the_resolution(tmp_path):
+def test_exports_padded_sequences_at_twice_the_resolution(tmp_path):
     model, path = small_tcn(norm="layer", readout="mean", widths=[4]).eval(), tmp_path / "tcn.onnx"
     report = export(model, path, scale=2, example=(torch.randn(3, 2, 48), torch.tensor([5, 48, 11])))
     assert report.axes == (("batch", 2, "length"), ("batch",))
@@ -160,7 +161,7 @@ def test_padded_sequences_at_twice_the_resolution(tmp_path):
     assert relative_error(run(path, x, lengths)[0], at_resolution(model, 2)(x, lengths)) < LIMIT
 
 
-def test_a_module_of_ones_own(tmp_path):
+def test_exports_custom_module(tmp_path):
     model, path = Mine().eval(), tmp_path / "mine.onnx"
     report = export(model, path, shape=(1, 4, 32), scale=1.5)
     assert report.error <= LIMIT
@@ -171,7 +172,7 @@ def test_a_module_of_ones_own(tmp_path):
         assert relative_error(mine, theirs) < LIMIT
 
 
-def test_every_padding(tmp_path):
+def test_exports_every_padding_mode(tmp_path):
     model = Modes().eval()
     for name in FORMATS:
         report = export(model, tmp_path / name, format=name, shape=(1, 2, 12, 14))
@@ -180,7 +181,7 @@ def test_every_padding(tmp_path):
         assert len(report.comparisons) == (3 if name == "pt2" else 4)
 
 
-def test_a_network_without_flexconvs_is_exported_as_it_is(tmp_path):
+def test_exports_network_without_flexconvs_unchanged(tmp_path):
     model = create_model("cifar_resnet20", in_channels=3, num_classes=4, depth=8, width=4).eval()
     assert export(model, tmp_path / "a.pt2", format="pt2", shape=(2, 3, 16, 16)).error <= LIMIT
     assert export(materialize(small_net()), tmp_path / "b", format="conv", shape=(1, 1, 8, 8)).error <= LIMIT
@@ -191,7 +192,7 @@ def test_a_network_without_flexconvs_is_exported_as_it_is(tmp_path):
 # --- pt2 and conv -----------------------------------------------------------------------------------------------------
 
 
-def test_pt2_runs_where_flexconv_is_not(tmp_path):
+def test_pt2_runs_without_flexconv(tmp_path):
     model, path = small_tcn().eval(), tmp_path / "tcn.pt2"
     report = export(model, path, format="pt2")
     assert report.error <= LIMIT
@@ -215,7 +216,7 @@ def test_pt2_runs_where_flexconv_is_not(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [None, 2])
-def test_conv_of_our_networks_loads_by_itself(scale, tmp_path):
+def test_conv_file_of_flexconv_network_loads_without_instance(scale, tmp_path):
     model, path = small_net().eval(), tmp_path / "net.safetensors"
     noise = torch.get_rng_state()
     report = export(model, path, format="conv", scale=scale)
@@ -228,11 +229,11 @@ def test_conv_of_our_networks_loads_by_itself(scale, tmp_path):
     assert relative_error(plain(x), (model if scale is None else at_resolution(model, scale))(x)) < LIMIT
 
 
-def test_conv_of_a_module_of_ones_own_needs_an_instance(tmp_path):
+def test_conv_file_of_custom_module_needs_an_instance(tmp_path):
     model, path = Mine().eval(), tmp_path / "mine.safetensors"
     model.head.weight = nn.Parameter(model.head.weight.detach() * 3)
     export(model, path, format="conv", shape=(1, 4, 32))
-    with pytest.raises(ValueError, match=r"holds a Mine, which is no network of flexconv.models as it was made"):
+    with pytest.raises(ValueError, match=r"holds a Mine, which is not .* network of flexconv.models"):
         load_conv(path)
     other = Mine()
     before = copy.deepcopy(other.state_dict())
@@ -247,7 +248,7 @@ def test_conv_of_a_module_of_ones_own_needs_an_instance(tmp_path):
         load_conv(path, other)
 
 
-def test_conv_of_one_layer_and_of_a_network_that_was_changed(tmp_path):
+def test_conv_files_of_a_layer_and_of_a_changed_network(tmp_path):
     layer, path = conv1d(2, 2, 9, padding="causal"), tmp_path / "one.safetensors"
     export(layer, path, format="conv", shape=(1, 2, 20))
     x = torch.randn(1, 2, 20)
@@ -260,7 +261,7 @@ def test_conv_of_one_layer_and_of_a_network_that_was_changed(tmp_path):
     changed = small_net()
     changed.head = nn.Linear(6, 3)
     export(changed, path, format="conv")
-    with pytest.raises(ValueError, match="needs an instance of it"):
+    with pytest.raises(ValueError, match="give an instance of it"):
         load_conv(path)
     x = torch.randn(1, 1, 8, 8)
     assert relative_error(load_conv(path, changed)(x), changed.eval()(x)) < LIMIT
@@ -269,30 +270,30 @@ def test_conv_of_one_layer_and_of_a_network_that_was_changed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a safetensors file, or damaged"),
-        (b"\x80\x04pickle.", "is not a safetensors file, or damaged"),
+        (b"", "damaged or not a safetensors file"),
+        (b"\x80\x04pickle.", "damaged or not a safetensors file"),
         (struct.pack("<Q", 2) + b"{}", "was not written by export"),
     ],
 )
-def test_files_that_are_not_ours(content, message, tmp_path):
+def test_load_conv_rejects_foreign_files(content, message, tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         load_conv(path)
 
 
-def test_damaged_files(tmp_path):
+def test_load_conv_rejects_damaged_files(tmp_path):
     path = tmp_path / "model.safetensors"
     export(small_net(), path, format="conv")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(ValueError, match="is not a safetensors file, or damaged"):
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load_conv(path)
     path.write_bytes(whole.replace(b'\\"dims\\": 2', b'\\"dims\\": 7'))
-    with pytest.raises(ValueError, match="is damaged, or of another version of flexconv: KeyError"):
+    with pytest.raises(ValueError, match=r"is damaged or .*another version of flexconv: KeyError"):
         load_conv(path)
     path.write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
-    with pytest.raises(ValueError, match="in a format that this version does not read"):
+    with pytest.raises(ValueError, match="format that this version cannot read"):
         load_conv(path)
 
 
@@ -300,7 +301,7 @@ def test_damaged_files(tmp_path):
 
 
 def digits_network(epochs):
-    """A small network that reads digits; images and labels to test it on."""
+    """A small trained network for digits, with test images and labels."""
     torch.manual_seed(0)
     splits = load("digits")
     images, test_images = ((part.inputs.float() / 16 - 0.3) / 0.38 for part in (splits.train, splits.test))
@@ -316,12 +317,12 @@ def digits_network(epochs):
     return model.eval(), test_images, splits.test.labels
 
 
-def test_int8_on_digits(tmp_path):
+def test_int8_keeps_the_accuracy_on_digits(tmp_path):
     model, images, labels = digits_network(epochs=3)
     report = export(model, tmp_path / "int8.onnx", quantize=True, example=images[:8])
     assert report.error <= LIMIT
     assert LIMIT < report.quantization_error < 0.2
-    assert "in int8, which is what the file holds" in str(report)
+    assert "in int8" in str(report)
     assert "ConvInteger" in {node.op_type for node in onnx.load(report.path).graph.node}
     exact = (model(images).argmax(1) == labels).float().mean().item()
     int8 = (run(report.path, images)[0].argmax(1) == labels).float().mean().item()
@@ -333,7 +334,7 @@ def test_int8_on_digits(tmp_path):
 
 
 class ForgetsItself(nn.Module):
-    """Another function when it is traced."""
+    """Computes something else when it is traced."""
 
     def __init__(self):
         super().__init__()
@@ -343,10 +344,10 @@ class ForgetsItself(nn.Module):
         return self.conv(x) * (1.001 if torch.compiler.is_compiling() else 1.0)
 
 
-def test_a_file_that_differs_is_not_written(tmp_path):
+def test_file_that_differs_from_the_model_is_not_written(tmp_path):
     path = tmp_path / "model"
     path.write_text("the old one")
-    with pytest.raises(ExportError, match=r"differs from the model: relative error 1\.0e-03 .* where 1e-05 is allowed"):
+    with pytest.raises(ExportError, match=r"differs from the model: .* 1\.0e-03 .* 1e-05 is allowed"):
         export(ForgetsItself(), path, shape=(1, 2, 16))
     assert path.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [path]
@@ -364,7 +365,7 @@ class DependsOnValues(nn.Module):
         return -x
 
 
-def test_control_flow_is_named(tmp_path, capfd):
+def test_error_names_the_line_with_control_flow(tmp_path, capfd):
     model = nn.Sequential(conv1d(2, 2, 5), DependsOnValues())
     message = r"DependsOnValues \(1\), line \d+ \(if self\.conv\(x\)\.sum\(\) > 0:\) cannot be exported"
     with pytest.raises(ExportError, match=message):
@@ -373,9 +374,9 @@ def test_control_flow_is_named(tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_one_size_only(tmp_path):
+def test_model_for_one_size_needs_fixed_sizes(tmp_path):
     model = nn.Sequential(conv1d(2, 2, 5), nn.Flatten(), nn.Linear(32, 3))
-    with pytest.raises(ExportError, match=r"takes no other sizes than those of the example .*: fixed_sizes=True"):
+    with pytest.raises(ExportError, match=r"accepts no other sizes than those of the example .* fixed_sizes=True"):
         export(model, tmp_path / "a.pt2", format="pt2", shape=(1, 2, 16))
     report = export(model, tmp_path / "a.pt2", format="pt2", shape=(1, 2, 16), fixed_sizes=True)
     assert report.axes == (("batch", 2, 16),)
@@ -383,7 +384,7 @@ def test_one_size_only(tmp_path):
 
 
 class FixesItsLength(nn.Module):
-    """Runs on every length, but as a graph knows one only."""
+    """Runs on every length, but its graph accepts only one."""
 
     def __init__(self):
         super().__init__()
@@ -393,8 +394,8 @@ class FixesItsLength(nn.Module):
         return self.conv(x) * float(int(x.shape[-1]) if x.shape[-1] != 16 else 2)
 
 
-def test_a_size_that_is_built_in_is_named(tmp_path):
-    with pytest.raises(ExportError, match=r"the model fixes the length of its input at 16.*fixed_sizes=True"):
+def test_error_names_the_axis_that_the_model_fixes(tmp_path):
+    with pytest.raises(ExportError, match=r"accepts only a length of 16.*fixed_sizes=True"):
         export(FixesItsLength(), tmp_path / "a.pt2", format="pt2", shape=(2, 2, 16))
 
 
@@ -410,39 +411,39 @@ def test_outputs_must_be_tensors(tmp_path):
 @pytest.mark.parametrize(
     ("name", "format"), [("a.pt2", "pt2"), ("a.SafeTensors", "conv"), ("a.onnx", "onnx"), ("a.bin", "onnx")]
 )
-def test_the_format_follows_from_the_suffix(name, format, tmp_path):  # noqa: A002
+def test_suffix_decides_the_format(name, format, tmp_path):  # noqa: A002
     assert export(small_tcn(), tmp_path / name).format == format
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def test_formats_and_folders_are_checked_first(tmp_path):
+def test_format_and_folder_are_checked_before_the_export(tmp_path):
     model = small_net()
     with pytest.raises(ValueError, match=r"unknown export format 'onx'.*did you mean 'onnx'"):
         export(model, tmp_path / "a", format="onx")
-    with pytest.raises(ValueError, match="quantize=True is for format=\"onnx\"; got format='pt2'"):
+    with pytest.raises(ValueError, match="quantize=True needs format=\"onnx\"; got format='pt2'"):
         export(model, tmp_path / "a", format="pt2", quantize=True)
-    with pytest.raises(ValueError, match=r"format='onnx' would be written into a\.pt2, and \.pt2 is for 'pt2'.*\.onnx"):
+    with pytest.raises(ValueError, match=r"format='onnx' does not match a\.pt2, as \.pt2 is for 'pt2'.*\.onnx"):
         export(model, tmp_path / "a.pt2", format="onnx")
     with pytest.raises(ValueError, match="rtol must be positive"):
         export(model, tmp_path / "a", rtol=0)
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write a\.onnx into"):
+    with pytest.raises(FileNotFoundError, match=r"a\.onnx: there is no folder .*nowhere"):
         export(model, tmp_path / "nowhere" / "a.onnx")
-    with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
+    with pytest.raises(IsADirectoryError, match="is a folder: give a file in it"):
         export(model, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_target_that_is_no_file_is_not_replaced(tmp_path):
+def test_device_or_pipe_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match="pipe is a device or a pipe: name a file"):
+    with pytest.raises(OSError, match="pipe is a device or a pipe"):
         export(small_net(), pipe, format="conv")
     assert pipe.is_fifo()
 
 
-def test_a_disk_that_is_full(tmp_path, monkeypatch):
+def test_full_disk_leaves_no_file(tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
     path.write_text("the old one")
 
@@ -457,28 +458,28 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_is_read_only(tmp_path):
+def test_read_only_folder_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(PermissionError, match="cannot be written to"):
+        with pytest.raises(PermissionError, match="is read-only"):
             export(small_net(), tmp_path / "a.onnx")
     finally:
         tmp_path.chmod(0o700)
 
 
-def test_models_and_examples_are_checked(tmp_path):
+def test_wrong_models_and_examples_are_errors(tmp_path):
     path = tmp_path / "a.pt2"
     cases = [
-        (Mine(), {}, ValueError, "Mine does not say what it takes: give shape="),
-        (Mine(), {"shape": (1, 4, 8), "example": torch.ones(1, 4, 8)}, ValueError, "give example or shape, not both"),
+        (Mine(), {}, ValueError, "input shape of Mine is not known: give shape="),
+        (Mine(), {"shape": (1, 4, 8), "example": torch.ones(1, 4, 8)}, ValueError, "example or shape, not both"),
         (Mine(), {"shape": (1, 4, "x")}, TypeError, "shape must be"),
         (Mine(), {"example": [1.0]}, TypeError, "example must be a tensor, or a tuple"),
-        (Mine(), {"shape": (1, 5, 8)}, ValueError, r"Mine does not run on \[1, 5, 8\]: FlexConv1d wants an input"),
-        (Mine().double(), {"shape": (1, 4, 8)}, ValueError, "is torch.float64, convert the model with .float()"),
+        (Mine(), {"shape": (1, 5, 8)}, ValueError, r"Mine does not run on \[1, 5, 8\]: FlexConv1d .* input"),
+        (Mine().double(), {"shape": (1, 4, 8)}, ValueError, "is torch.float64: convert the model with"),
         (Mine(), {"example": torch.ones(1, 4, 8).half()}, ValueError, "the example is torch.float16"),
         (Mine(), {"shape": (1, 4, 1)}, ValueError, "the length of the example must be at least 2"),
         (small_net(device="meta"), {}, ValueError, "is on the meta device"),
-        (lambda x: x, {"shape": (1, 4, 8)}, TypeError, "export wants a torch.nn.Module; got a function"),
+        (lambda x: x, {"shape": (1, 4, 8)}, TypeError, "must be a torch.nn.Module; got a function"),
     ]
     for model, options, kind, message in cases:
         with pytest.raises(kind, match=message):
@@ -491,20 +492,20 @@ def test_models_and_examples_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime"])
-def test_what_is_missing_is_named(name, tmp_path, monkeypatch):
+def test_missing_package_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf'format="onnx" needs {name}: pip install "flexconv\[export\]"'):
+    with pytest.raises(ImportError, match=rf'format="onnx" needs {name}: pip install "\.\[export\]"'):
         export(small_net(), tmp_path / "a.onnx")
 
 
-def test_a_compiled_model_is_exported_as_the_model_it_is(tmp_path):
+def test_exports_the_original_of_a_compiled_model(tmp_path):
     model, path = small_tcn(), tmp_path / "tcn.safetensors"
     assert export(torch.compile(model), path, format="conv").comparisons[0].shapes == ((1, 2, 24),)
     x = torch.randn(1, 2, 24)
     assert relative_error(load_conv(path)(x), model.eval()(x)) < LIMIT
 
 
-def test_the_size_a_network_was_made_for():
+def test_trained_size():
     assert trained_size(small_net()) == (8, 8)
     assert trained_size(at_resolution(small_net(image_size=[8, 6]), (2, 1))) == (16, 6)
     assert trained_size(small_tcn()) == (24,)
@@ -530,7 +531,7 @@ def truncated(folder):
 
 
 def pickled(folder):
-    """With a sum that is right, and a pickle that would be executed if anybody loaded it."""
+    """Write weights with the right checksum and a pickle that would execute code if it were loaded."""
     content = pickle.dumps(Trap())
     weights_of(folder).write_bytes(content)
     change_config(folder, sha256=hashlib.sha256(content).hexdigest())
@@ -542,17 +543,17 @@ class Trap:
 
 
 DAMAGES = {
-    "truncated": (truncated, "is damaged or belongs to another model"),
+    "truncated": (truncated, "is damaged or belongs to another"),
     "pickle": (pickled, "is not a safetensors file"),
     "pickle beside it": (lambda folder: change_config(folder, weights="model.pkl"), "must name a safetensors file"),
     "architecture": (lambda folder: change_config(folder, architecture="ResNet"), "unknown architecture 'ResNet'"),
     "another network": (
         lambda folder: change_config(folder, config={"in_channels": 1, "num_classes": 10, "image_size": 8}),
-        "does not fit its config",
+        "does not match its config",
     ),
-    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "of another program"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
-    "no weights": (lambda folder: weights_of(folder).unlink(), "is missing, which"),
+    "not ours": (lambda folder: (folder / "config.json").write_text("{}"), "was not written by flexconv"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "JSON"),
+    "no weights": (lambda folder: weights_of(folder).unlink(), "is missing"),
     "empty": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds no config.json"),
 }
 
@@ -563,7 +564,7 @@ def command(*arguments, capsys):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_model_that_is_not_whole_is_one_line(damage, tmp_path, monkeypatch, capsys):
+def test_command_reports_damaged_model_in_one_line(damage, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     spoil, message = DAMAGES[damage]
     save_pretrained(small_net(), "model")
@@ -577,17 +578,15 @@ def test_a_model_that_is_not_whole_is_one_line(damage, tmp_path, monkeypatch, ca
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_file_of_torch_is_not_opened(tmp_path, monkeypatch, capsys):
+def test_command_does_not_open_pickle_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.pt").write_bytes(pickle.dumps(Trap()))
     code, said = command("export", "model.pt", capsys=capsys)
     assert code == 2
-    assert (
-        said.err == "error: model.pt is a file: name the folder that save_pretrained wrote. No other file is opened\n"
-    )
+    assert re.fullmatch("error: model.pt is a file: .*folder that save_pretrained wrote.*\n", said.err)
 
 
-def test_the_command_takes_the_format_from_the_file(tmp_path, monkeypatch, capsys):
+def test_command_takes_the_format_from_the_suffix(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_pretrained(small_tcn(), "model")
     code, said = command("export", "model", "--out", "mine.safetensors", capsys=capsys)
@@ -598,17 +597,17 @@ def test_the_command_takes_the_format_from_the_file(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--out", "nowhere/a.bin"), "there is no folder nowhere to write a.bin into"),
-        (("--out", "a.pt2"), "format='conv' would be written into a.pt2"),
-        (("--out", "model"), "model is a folder: name a file in it"),
-        (("--int8",), "--int8 is for --format onnx; got --format conv"),
-        (("--test", "--resolution", "16"), "leave out --resolution, or --test"),
-        (("--test",), "does not say what data it was trained on"),
-        (("--resolution", "0"), "--resolution wants a number of samples"),
+        (("--out", "nowhere/a.bin"), "there is no folder nowhere"),
+        (("--out", "a.pt2"), "format='conv' does not match a.pt2"),
+        (("--out", "model"), "model is a folder"),
+        (("--int8",), "--int8 needs --format onnx; got --format conv"),
+        (("--test", "--resolution", "16"), "leave out either --resolution or --test"),
+        (("--test",), "--data NAME"),
+        (("--resolution", "0"), "--resolution must be a number of samples"),
     ],
     ids=["folder", "suffix", "is a folder", "int8", "test elsewhere", "no data", "resolution"],
 )
-def test_options_that_cannot_be_met_are_one_line(options, message, tmp_path, monkeypatch, capsys):
+def test_command_reports_wrong_options_in_one_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_pretrained(small_net(), "model")
     code, said = command("export", "model", "--format", "conv", *options, capsys=capsys)
@@ -619,7 +618,7 @@ def test_options_that_cannot_be_met_are_one_line(options, message, tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_the_command_says_which_extra_is_missing(tmp_path, monkeypatch, capsys):
+def test_command_names_the_missing_extra(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     save_pretrained(small_net(), "model")
@@ -632,7 +631,7 @@ def test_the_command_says_which_extra_is_missing(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "options", [("--int8",), ("--format", "pt2"), ("--format", "conv")], ids=["int8", "pt2", "conv"]
 )
-def test_the_command_tests_the_file_beside_the_model(options, tmp_path, monkeypatch, capsys):
+def test_command_evaluates_the_file_and_the_model(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, said = command("export", "flexnet3-digits", "--test", *options, capsys=capsys)
     assert code == 0, said.err
@@ -642,7 +641,7 @@ def test_the_command_tests_the_file_beside_the_model(options, tmp_path, monkeypa
     assert model[-1] == file[-1] == "360"
 
 
-def test_series_of_unequal_length_cannot_be_tested(tmp_path, monkeypatch, capsys):
+def test_command_refuses_to_test_series_of_unequal_length(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     series = SimpleNamespace(name="letters", train=SimpleNamespace(lengths=torch.tensor([3])))
     monkeypatch.setattr("flexconv.cli._export.load_with_data", lambda *_: (small_tcn(), None, series))

@@ -337,7 +337,7 @@ def test_bad_arguments_are_named(name, overrides, message):
     [
         ("flexnet3", {"mask_options": {"sigma": torch.ones(2)}}, "mask_options must be made of finite numbers"),
         ("flexnet3", {"generator_options": {"omega": float("nan")}}, "generator_options must be made of finite"),
-        ("flexnet3", {"generator_options": [("hidden", 3)]}, "option of the generator 'magnet' must be given by name"),
+        ("flexnet3", {"generator_options": [("hidden", 3)]}, "generator_options must be a mapping"),
         ("flexnet3", {"num_classes": 2.5}, "num_classes must be an int; got 2.5"),
         ("flexnet3", {"image_size": 2.5}, "image_size must be an int or 2 ints"),
     ],

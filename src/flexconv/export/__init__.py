@@ -1,11 +1,11 @@
-"""Trained networks for places without flexconv: ONNX, torch.export, or plain convolutions in a safetensors file.
+"""Export of trained networks for use without flexconv: ONNX, torch.export, or plain convolutions in safetensors.
 
     from flexconv.export import export
     report = export(model, "model.onnx", shape=(1, 3, 32, 32))
-    report.error                                    # 3e-07: the file was run, and compared with the model
+    report.error                                    # 3e-07: the file was run and compared with the model
 
-FlexConvs are sampled first (`flexconv.materialize`): a file holds convolutions and no generator, no FFT, nothing of
-flexconv. "onnx" needs the extra `export`; "pt2" and "conv" need torch alone.
+Kernels are sampled first (`flexconv.materialize`), so that a file holds plain convolutions: no generator, no FFT and
+nothing of flexconv. The format "onnx" needs the extra `export`; "pt2" and "conv" need only torch.
 """
 
 from ..models import trained_size as trained_size

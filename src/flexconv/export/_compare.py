@@ -1,4 +1,4 @@
-"""Is what was exported the same function? Both are run, on several shapes."""
+"""Comparison of an exported file with its model: both run on inputs of several shapes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Runner = Callable[[Tensors], Sequence[torch.Tensor]]
 
 
 class Case(NamedTuple):
-    """Inputs, and what the model makes of them."""
+    """Inputs and the outputs of the model for them."""
 
     inputs: Tensors
     truth: list[torch.Tensor]
     needed: bool
-    """False: a file may refuse it. In graphs of torch.export no axis can shrink to a single sample on the way."""
+    """If False, the file may fail on it: no axis can shrink to one sample inside a graph of torch.export."""
 
 
 def outputs_of(model: nn.Module, inputs: Tensors) -> list[torch.Tensor]:
@@ -38,7 +38,7 @@ def outputs_of(model: nn.Module, inputs: Tensors) -> list[torch.Tensor]:
 
 
 def make_cases(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> list[Case]:
-    """Inputs of several shapes with the model's own answers. Sizes that the model itself refuses are left out."""
+    """Inputs of several shapes with the outputs of the model. Sizes that the model does not accept are left out."""
     batches, sizes = other_examples(example, fixed_sizes=fixed_sizes)
     cases = []
     for inputs in [example, *batches]:
@@ -50,7 +50,7 @@ def make_cases(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> list
             raise ArgumentError(f"{type(model).__name__} does not run on {_shapes_text(inputs)}: {error}") from error
     if not all(output.isfinite().all() for output in cases[0].truth):
         raise ArgumentError(
-            f"{type(model).__name__} returns NaN or infinity for the example: there is nothing to compare"
+            f"{type(model).__name__} returns NaN or infinity for the example, so nothing can be compared"
         )
     accepted, reason = [], None
     for inputs in sizes:
@@ -60,14 +60,14 @@ def make_cases(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> list
             reason = error
     if sizes and not accepted:
         raise ExportError(
-            f"{type(model).__name__} takes no other sizes than those of the example ({reason}): "
-            f"fixed_sizes=True exports it for these"
+            f"{type(model).__name__} accepts no other sizes than those of the example ({reason}): use fixed_sizes=True "
+            f"to export it for these sizes"
         ) from reason
     return cases + accepted
 
 
 def compare(run: Runner, cases: Sequence[Case]) -> tuple[Comparison, ...]:
-    """The error of what was exported, case by case; those left out that it refuses and need not take."""
+    """The error of the exported file for each case. Cases that it fails on and need not accept are left out."""
     results = []
     for inputs, truth, needed in cases:
         try:
@@ -75,11 +75,11 @@ def compare(run: Runner, cases: Sequence[Case]) -> tuple[Comparison, ...]:
         except Exception as error:
             if not needed:
                 continue
-            raise ExportError(f"what was exported does not run on {_shapes_text(inputs)}: {error}") from error
+            raise ExportError(f"the exported file does not run on {_shapes_text(inputs)}: {error}") from error
         if [each.shape for each in found] != [each.shape for each in truth]:
             raise ExportError(
-                f"for {_shapes_text(inputs)} the model gives {_shapes_text(truth)}, what was exported "
-                f"{_shapes_text(found)}"
+                f"for inputs {_shapes_text(inputs)} the model returns {_shapes_text(truth)}, but the exported file "
+                f"returns {_shapes_text(found)}"
             )
         errors = [_relative_error(mine, theirs) for mine, theirs in zip(found, truth, strict=True)]
         results.append(Comparison(tuple(tuple(each.shape) for each in inputs), max(errors)))
@@ -87,7 +87,7 @@ def compare(run: Runner, cases: Sequence[Case]) -> tuple[Comparison, ...]:
 
 
 def _relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
-    """‖result − truth‖ / ‖truth‖, infinite where the result is not finite."""
+    """‖result − truth‖ / ‖truth‖, or infinity if the result is not finite."""
     result, truth = result.double(), truth.double()
     difference, size = (result - truth).norm().item(), truth.norm().item()
     if difference == 0:

@@ -1,7 +1,7 @@
 """Plain convolutions in one safetensors file.
 
-Its tensors are the state dict of the materialized network. Its metadata say in JSON, under "flexconv.conv", what stands
-where a FlexConv was: the arguments of a `torch.nn.ConvNd`, and the padding before it where that is not symmetric.
+Its tensors are the state dict of the materialized network. Its metadata describe in JSON, under "flexconv.conv", what
+replaces each FlexConv: the arguments of a `torch.nn.ConvNd`, and the padding before it if that is not symmetric.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ARGUMENTS = (
 
 
 def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
-    """The content of the file, of a model and of what `materialize` made of it."""
+    """The content of the file for a model and its materialized version `plain`."""
     places = [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, FlexConvNd)]
     entries = {
         "format": FORMAT,
@@ -56,7 +56,7 @@ def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
 
 
 def _config(model: nn.Module) -> dict[str, Any] | None:
-    """The arguments of one of our networks, unless it has other layers by now than they make."""
+    """The arguments of a network of flexconv.models; None if its layers were changed after it was made."""
     kind = ARCHITECTURES.get(type(model).__name__)
     if kind is None or type(model) is not kind:
         return None
@@ -73,7 +73,7 @@ def _layers(model: nn.Module) -> list[tuple[str, type, object]]:
 
 
 def _described(module: nn.Module) -> dict[str, Any]:
-    """A convolution, alone or behind padding, as JSON."""
+    """A convolution, with or without padding before it, as JSON."""
     *padding, conv = module if isinstance(module, nn.Sequential) else [module]
     modes = {kind: mode for mode, kinds in PADDING_LAYERS.items() for kind in kinds.values()}
     return {
@@ -88,12 +88,12 @@ def _described(module: nn.Module) -> dict[str, Any]:
 
 
 def load_conv(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
-    """The network that `export(…, format="conv")` wrote: plain convolutions where FlexConvs were, in eval mode.
+    """Load a network written by `export(…, format="conv")`, in eval mode, with plain convolutions for FlexConvs.
 
         plain = load_conv("model.safetensors")                  # a network of flexconv.models, or a single layer
-        plain = load_conv("mine.safetensors", MyNetwork())      # your own: any instance of it shows where layers go
+        plain = load_conv("mine.safetensors", MyNetwork())      # your own: any instance shows where the layers go
 
-    `model` itself is not changed. Nothing in the file is executed.
+    `model` is not changed. Nothing in the file is executed.
     """
     return parse_conv(Path(path).read_bytes(), model, where=str(path))
 
@@ -111,14 +111,14 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
         elif model is None and entries["config"] is not None:
             model = ARCHITECTURES[entries["architecture"]](**entries["config"], device="meta")
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ArgumentError(f"{where} is damaged, or of another version of flexconv: {error!r}") from error
+        raise ArgumentError(f"{where} is damaged or was written by another version of flexconv: {error!r}") from error
     if model is None:
         raise ArgumentError(
-            f"{where} holds a {entries['architecture']}, which is no network of flexconv.models as it was made: "
-            f"load_conv(path, model) needs an instance of it"
+            f"{where} holds a {entries['architecture']}, which is not an unchanged network of flexconv.models: give an "
+            f"instance of it, load_conv(path, model)"
         )
     result = _replaced(model, layers, where)
-    if owned:  # its ties between parameters stay
+    if owned:  # parameters that it shares between modules stay shared
         result = result.float().cpu()
     try:
         result.load_state_dict(state, assign=not owned)
@@ -131,22 +131,22 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.T
     try:
         state = safetensors.torch.load(content)
     except (safetensors.SafetensorError, KeyError) as error:
-        raise ArgumentError(f"{where} is not a safetensors file, or damaged: {error}") from error
+        raise ArgumentError(f"{where} is damaged or not a safetensors file: {error}") from error
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     try:
         entries = json.loads(header["__metadata__"][KEY])
     except (KeyError, ValueError) as error:
         raise ArgumentError(
-            f'{where} was not written by export(…, format="conv"): its metadata lack {KEY!r}'
+            f'{where} was not written by export(…, format="conv"): its metadata have no {KEY!r}'
         ) from error
     if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
         version = entries.get("flexconv", "unknown") if isinstance(entries, Mapping) else "unknown"
-        raise ArgumentError(f"{where} was written by flexconv {version}, in a format that this version does not read")
+        raise ArgumentError(f"{where} was written by flexconv {version} in a format that this version cannot read")
     return dict(entries), state
 
 
 def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -> nn.Module:
-    """What `_described` describes, without weights."""
+    """The convolution that `_described` describes, without weights."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
     conv = CONV_LAYERS[dims](**known, device="meta")
     padding = [
@@ -159,15 +159,15 @@ def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -
 
 
 def _replaced(model: nn.Module, layers: Mapping[str, nn.Module], where: str) -> nn.Module:
-    """A copy of the model with other layers in the place of its FlexConvs."""
+    """A copy of the model with its FlexConvs replaced by `layers`."""
     flexible = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, FlexConvNd)}
     if flexible.keys() != layers.keys():
         name = min(flexible.keys() ^ layers.keys())
         has, lacks = (type(model).__name__, where) if name in flexible else (where, type(model).__name__)
         raise ArgumentError(
-            f"{where} does not fit {type(model).__name__}: {has} has a FlexConv {name!r}, {lacks} has none"
+            f"{where} does not fit {type(model).__name__}: {has} has a FlexConv {name!r}, {lacks} has not"
         )
     if "" in flexible:
         return layers[""]
-    # as in materialize: deepcopy takes what the memo holds for a module
+    # as in materialize: deepcopy uses the replacement that its memo holds for a module
     return copy.deepcopy(model, {id(module): layers[name] for name, module in flexible.items()})

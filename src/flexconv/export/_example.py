@@ -1,4 +1,4 @@
-"""Inputs to trace a model with, and others to compare on: other batches, other sizes."""
+"""Example inputs: one to trace a model with, and others of different batch and size for the comparison."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..models import trained_size
 Tensors = tuple[torch.Tensor, ...]
 
 AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
-TRACED_BATCH = 2  # a batch of 1 would be taken for a constant
-STEP = 16  # sizes grow by a power of two up to this one, so that pooling and upsampling still fit
+TRACED_BATCH = 2  # torch.export takes a batch of 1 for a constant
+STEP = 16  # sizes grow by a power of two, at most this one, so that pooling and upsampling still fit
 
 
 def make_example(
@@ -24,14 +24,14 @@ def make_example(
     example: torch.Tensor | Sequence[torch.Tensor] | None,
     shape: Sequence[int] | None,
 ) -> Tensors:
-    """The inputs given, or noise of the shape given, or of the size that a network of flexconv.models was made for."""
+    """The given inputs, or noise of the given shape, or noise of the size that a network of flexconv.models is for."""
     if example is not None and shape is not None:
-        raise ArgumentError(f"give example or shape, not both; got shape={tuple(shape)}")
+        raise ArgumentError(f"give either example or shape, not both; got shape={tuple(shape)} as well")
     if example is not None:
         tensors = (example,) if isinstance(example, torch.Tensor) else tuple(example)
         if not tensors or not all(isinstance(each, torch.Tensor) for each in tensors):
             raise ArgumentTypeError(
-                f"example must be a tensor, or a tuple of the tensors that forward takes; got {example!r}"
+                f"example must be a tensor, or a tuple with all tensors that forward takes; got {example!r}"
             )
         return tuple(each.detach().cpu() for each in tensors)
     if shape is None:
@@ -44,8 +44,8 @@ def _own_shape(model: nn.Module) -> tuple[int, ...]:
     size = trained_size(model)
     if size is None:
         raise ArgumentError(
-            f"{type(model).__name__} does not say what it takes: give shape=(1, channels, …), that of an input, or "
-            f"example=, an input or a tuple of them"
+            f"the input shape of {type(model).__name__} is not known: give shape=(1, channels, …), or example= with an "
+            f"input or a tuple of inputs"
         )
     channels: int = model.in_channels  # type: ignore[assignment]  (it is a Model: it has a size)
     return (1, channels, *size)
@@ -55,7 +55,7 @@ def _own_shape(model: nn.Module) -> tuple[int, ...]:
 
 
 def free_axes(tensor: torch.Tensor, *, fixed_sizes: bool) -> dict[int, str]:
-    """Axes of an input that may have any size: the first, and those behind the channels."""
+    """Axes of an input that may have any size, with their names: the batch and the axes after the channels."""
     if tensor.ndim == 0:
         return {}
     spatial = range(2, tensor.ndim) if not fixed_sizes else ()
@@ -64,20 +64,20 @@ def free_axes(tensor: torch.Tensor, *, fixed_sizes: bool) -> dict[int, str]:
 
 
 def for_tracing(example: Tensors, *, fixed_sizes: bool) -> Tensors:
-    """The example with at least two of everything that is free."""
+    """The example with a size of at least 2 on every free axis."""
     for tensor in example:
         for axis, name in free_axes(tensor, fixed_sizes=fixed_sizes).items():
             if axis and tensor.shape[axis] < 2:
                 raise ArgumentError(
-                    f"the {name} of the example must be at least 2 for the exported {name} to be free; got "
-                    f"{tuple(tensor.shape)}. fixed_sizes=True keeps the sizes of the example"
+                    f"the {name} of the example must be at least 2, so that the file accepts any {name}; got "
+                    f"{tuple(tensor.shape)}. With fixed_sizes=True the file accepts only the sizes of the example"
                 )
     batch = max(TRACED_BATCH, *(tensor.shape[0] for tensor in example if tensor.ndim), 0)
     return tuple(_resized(tensor, {0: batch} if tensor.ndim else {}) for tensor in example)
 
 
 def other_examples(example: Tensors, *, fixed_sizes: bool) -> tuple[list[Tensors], list[Tensors]]:
-    """Inputs of another batch; and inputs of other sizes, larger and smaller. Some models refuse some of those."""
+    """Inputs of other batches, and inputs of larger and smaller sizes, which some models do not accept."""
     batch = max([tensor.shape[0] for tensor in example if tensor.ndim], default=1)
     batches = [_varied(example, size, None) for size in sorted({1, batch + 2} - {batch})]
     return batches, ([] if fixed_sizes else [_varied(example, batch + 1, True), _varied(example, batch, False)])
@@ -88,7 +88,7 @@ def _varied(example: Tensors, batch: int, larger: bool | None) -> Tensors:
     for tensor in example:
         sizes = {axis: tensor.shape[axis] for axis in free_axes(tensor, fixed_sizes=larger is None)}
         for axis, size in sizes.items():
-            # height and width change differently; axes of two inputs that are equal stay equal
+            # height and width change differently; equal axes of two inputs stay equal
             sizes[axis] = size + (axis - 1) * math.gcd(size, STEP) if larger else -(-size // axis) if axis else size
         if 0 in sizes:
             sizes[0] = batch
@@ -97,7 +97,7 @@ def _varied(example: Tensors, batch: int, larger: bool | None) -> Tensors:
 
 
 def _resized(tensor: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
-    """Tensor cut, or repeated with other amplitudes, to new sizes of some axes; integers are repeated as they are."""
+    """The tensor cut or repeated to new sizes of some axes. Repeated floats get random amplitudes."""
     before = tensor.shape
     for axis, size in sizes.items():
         tensor = tensor.index_select(axis, torch.arange(size) % tensor.shape[axis])

@@ -1,4 +1,4 @@
-"""Writing a model as a file, after that file was run and compared with it."""
+"""Export of a model to a file that is compared with the model before it is written."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ def export(
     quantize: bool = False,
     rtol: float = 1e-5,
 ) -> ExportReport:
-    """Write a model for use without flexconv, and prove that the file computes the same.
+    """Write a model for use without flexconv and check that the file computes the same.
 
         export(model, "model.onnx")                                     # a network of flexconv.models
         export(mine, "mine.pt2", shape=(1, 3, 32, 32))                  # any module with FlexConvs in it, or none
         export(model, "large.onnx", scale=2)                            # for inputs with twice as many samples
 
-    FlexConvs become plain convolutions first. The result is a function of the model in eval mode, in float32, on any
-    batch (axis 0 of every input) and any size (axes from 2 on). Before the file gets its name it is run beside `model`
-    itself: on the example, on other batches, on larger and smaller sizes. Sizes that the model refuses are left out.
+    FlexConvs are replaced by plain convolutions first. The file computes what the model computes in eval mode and
+    float32, for any batch (axis 0 of every input) and any size (axes from 2 on). Before it is written, it is run and
+    compared with `model`: on the example, on other batches, and on larger and smaller sizes that the model accepts.
     The model is not changed. A model without FlexConvs is exported as it is.
 
     Arguments:
-        path: the file. Its folder must be there; a file that is there is replaced, at once, if all went well.
-        format: "onnx" (opset 18, for onnxruntime and others), "pt2" (for `torch.export.load`), or "conv": safetensors,
-            for `flexconv.export.load_conv`. None: by the suffix of the file (.onnx, .pt2, .safetensors), "onnx" where
-            it has another. A format and a suffix that contradict each other are an error.
-        example: an input, or a tuple of all that forward takes; floats in float32.
-        shape: of an input [batch, channels, …], in place of example. A network of flexconv.models needs neither.
-        scale: as in `flexconv.at_resolution`: samples per axis for each one the model was trained with.
-        fixed_sizes: leave only the batch free, for models with a layer that takes one size only.
-        quantize: onnx alone: convolutions and products of matrices in int8. The float32 version is compared first, and
-            the report has both errors. Results then depend a little on what else is in a batch.
-        rtol: largest ‖file − model‖ / ‖model‖ allowed in float32.
+        path: the file. Its folder must exist. An existing file is replaced atomically, and only if the export succeeds.
+        format: "onnx" (opset 18, for onnxruntime and others), "pt2" (for `torch.export.load`), or "conv" (safetensors,
+            for `flexconv.export.load_conv`). By default the suffix of the file decides (.onnx, .pt2, .safetensors), and
+            "onnx" is used for any other suffix. A format and a suffix that contradict each other are an error.
+        example: an input, or a tuple with all inputs of forward. Floats must be float32.
+        shape: the shape [batch, channels, …] of an input, instead of example. Networks of flexconv.models need neither.
+        scale: the resolution of the inputs relative to that of the training, as in `flexconv.at_resolution`.
+        fixed_sizes: only the batch may vary. For models with a layer that accepts a single size.
+        quantize: compute convolutions and matrix products in int8. Only for "onnx". The float32 version is compared
+            first, and the report has both errors. Results then depend slightly on the other samples in a batch.
+        rtol: the largest accepted ‖file − model‖ / ‖model‖ in float32.
 
     Raises:
-        ExportError: it cannot be exported, or the file differs from the model by more than rtol. There is no file then.
+        ExportError: the model cannot be exported, or the file differs from it by more than rtol. No file is written.
 
     """
     format = format_of(path, format)  # noqa: A001
     if quantize and format != "onnx":
-        raise ArgumentError(f'quantize=True is for format="onnx"; got format={format!r}')
+        raise ArgumentError(f'quantize=True needs format="onnx"; got format={format!r}')
     positive("rtol", rtol)
     target = Path(path)
     refuse_unwritable(target, "model.onnx")
@@ -84,7 +84,7 @@ def export(
     inputs = make_example(model, example, shape)
     for each in inputs:
         if each.is_floating_point() and each.dtype != torch.float32:
-            raise ArgumentError(f"export writes float32: the example is {each.dtype}, convert it with .float()")
+            raise ArgumentError(f"export writes float32, but the example is {each.dtype}: convert it with .float()")
     cases = make_cases(model, inputs, fixed_sizes=fixed_sizes)
     flexible = any(isinstance(module, FlexConvNd) for module in model.modules())
     plain = materialize(model) if flexible else copy.deepcopy(model)
@@ -105,27 +105,27 @@ def export(
     quantized: tuple[Comparison, ...] = ()
     if quantize:
         content = quantize_onnx(content)
-        quantized = _checked(lambda: run_onnx(content), cases, 1.0)  # as large as the output itself: not a network
+        quantized = _checked(lambda: run_onnx(content), cases, 1.0)  # a larger error means a broken network
     write_atomically(target, content)
     return ExportReport(target, format, len(content), axes, comparisons, OPSET if format == "onnx" else None, quantized)
 
 
 def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa: A002
-    """The format of a file: the one asked for, or else that of its suffix."""
+    """The requested format of a file, or the one that its suffix stands for."""
     if format is not None and format not in FORMATS:
         unknown_name("export format", format, FORMATS)
     suffix = Path(path).suffix.lower()
     named = next((each for each, its in SUFFIXES.items() if its == suffix), None)
     if format is not None and named not in (None, format):
         raise ArgumentError(
-            f"format={format!r} would be written into {Path(path).name}, and {suffix} is for {named!r}: use the suffix "
+            f"format={format!r} does not match {Path(path).name}, as {suffix} is for {named!r}: use the suffix "
             f"{SUFFIXES[format]}, or leave out the format"
         )
     return format or named or "onnx"
 
 
 def _notes(model: nn.Module) -> dict[str, str]:
-    """How to feed the network, where it knows."""
+    """How inputs are prepared, if the network knows it."""
     inputs = getattr(model, "inputs", None)
     return {"flexconv.inputs": json.dumps(inputs.plain(), ensure_ascii=False)} if isinstance(inputs, Inputs) else {}
 
@@ -133,13 +133,13 @@ def _notes(model: nn.Module) -> dict[str, str]:
 def _prepared(model: nn.Module, scale: float | Sequence[float] | None) -> nn.Module:
     """A copy of the model as it will be used: at its resolution, in eval mode, on the CPU."""
     if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"export wants a torch.nn.Module; got a {type(model).__name__}")
+        raise ArgumentTypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta:
-            raise ArgumentError(f"{name} is on the meta device: there are no weights to export")
+            raise ArgumentError(f"{name} is on the meta device, so it has no weights to export")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise ArgumentError(f"export writes float32: {name} is {tensor.dtype}, convert the model with .float()")
+            raise ArgumentError(f"export writes float32, but {name} is {tensor.dtype}: convert the model with .float()")
     return (copy.deepcopy(model) if scale is None else at_resolution(model, scale)).eval().cpu()
 
 
@@ -147,22 +147,22 @@ def _checked(make_run: Callable[[], Runner], cases: Sequence[Case], rtol: float)
     try:
         run = make_run()
     except Exception as error:
-        raise ExportError(f"what was exported cannot be loaded again: {error}") from error
+        raise ExportError(f"the exported file cannot be loaded: {error}") from error
     comparisons = compare(run, cases)
     worst = max(comparisons, key=lambda each: each.error)
     if not worst.error <= rtol:
         raise ExportError(
-            f"what was exported differs from the model: relative error {worst.error:.1e} for inputs of shape "
-            f"{', '.join(map(str, worst.shapes))}, where {rtol:.0e} is allowed; no file was written"
+            f"the exported file differs from the model: its relative error is {worst.error:.1e} for inputs of shape "
+            f"{', '.join(map(str, worst.shapes))}, but only {rtol:.0e} is allowed; no file was written"
         )
     return comparisons
 
 
 def _run_conv(content: bytes, model: nn.Module) -> Runner:
-    """The file as a module, from the file alone where it says enough."""
+    """Run the content of a file, loaded without the model if possible."""
     try:
         loaded = parse_conv(content, None, where="the file")
-    except ValueError:
+    except ArgumentError:  # not a network of flexconv.models
         loaded = parse_conv(content, model, where="the file")
 
     def run(inputs: Tensors) -> list[torch.Tensor]:
@@ -173,7 +173,7 @@ def _run_conv(content: bytes, model: nn.Module) -> Runner:
 
 
 def _wanted_axes(inputs: Tensors, fixed_sizes: bool) -> Axes:
-    """Axes of what no graph was made of: as free as they were asked to be."""
+    """The axes of a file without a graph: they are as free as requested."""
     free = [free_axes(each, fixed_sizes=fixed_sizes) for each in inputs]
     return tuple(
         tuple(names.get(axis, size) for axis, size in enumerate(each.shape))
@@ -182,7 +182,7 @@ def _wanted_axes(inputs: Tensors, fixed_sizes: bool) -> Axes:
 
 
 def _output_names(model: nn.Module, inputs: Tensors) -> list[str]:
-    """The keys, where the model returns a dict of tensors; else output, or output_0, output_1, …"""
+    """The keys if the model returns a dict of tensors; else output, or output_0, output_1, …"""
     with torch.no_grad():
         outputs = model(*inputs)
     if isinstance(outputs, Mapping) and all(isinstance(each, torch.Tensor) for each in outputs.values()):

@@ -1,4 +1,4 @@
-"""ONNX: writing it, running it in onnxruntime, and in int8."""
+"""ONNX files: writing, running in onnxruntime, quantizing to int8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._example import Tensors
 from ._report import ExportError
 from ._trace import quiet
 
-OPSET = 18  # what torch's exporter writes without conversion; onnxruntime knows it since 1.14
+OPSET = 18  # the opset that torch writes without conversion; onnxruntime supports it since 1.14
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -34,7 +34,7 @@ def require_onnx() -> None:
 def save_onnx(
     program: ExportedProgram, outputs: Sequence[str], names: Mapping[str, str], notes: Mapping[str, str]
 ) -> bytes:
-    """The content of an .onnx file, with names for outputs and free axes, and notes among its metadata."""
+    """The content of an .onnx file, with names for its outputs and free axes, and `notes` in its metadata."""
     try:
         with quiet():
             exported = torch.onnx.export(
@@ -43,7 +43,7 @@ def save_onnx(
     except Exception as error:
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise ExportError(f"torch cannot write this model as ONNX: {reason}") from error
-    assert exported is not None  # it is where no file is named
+    assert exported is not None  # since no file is given
     model = exported.model_proto
     _strip(model.graph)
     for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:
@@ -57,7 +57,7 @@ def save_onnx(
 
 
 def _strip(graph: Any) -> None:
-    """Take out torch's notes on where each node comes from: they name files of this machine."""
+    """Remove torch's notes about where each node comes from, as they name files of this machine."""
     for part in [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
         del part.metadata_props[:]
         part.ClearField("doc_string")
@@ -77,17 +77,15 @@ def run_onnx(content: bytes) -> Runner:
 
 
 def quantize_onnx(content: bytes) -> bytes:
-    """The same network in int8: weights now, activations when it runs, by the range that each tensor has then."""
+    """Quantize a network to int8: weights now, activations at run time by the range of each tensor."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load_from_string(content)
-    del model.graph.value_info[:]  # shapes of weights too, which quantize_dynamic transposes
+    del model.graph.value_info[:]  # they include shapes of weights, which quantize_dynamic transposes
     entry = model.metadata_props.add()
-    entry.key, entry.value = (
-        "onnx.quant.pre_process",
-        "onnxruntime.quant",
-    )  # torch did that; else a log line asks for it
+    # torch has done the preprocessing that onnxruntime would otherwise ask for in its log
+    entry.key, entry.value = "onnx.quant.pre_process", "onnxruntime.quant"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
         quantize_dynamic(model, file, weight_type=QuantType.QUInt8)

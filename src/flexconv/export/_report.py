@@ -1,4 +1,4 @@
-"""What an export tells: how the file compares with the model, or why there is none."""
+"""The result of an export: how the file compares with the model, or why there is none."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from ..errors import UsageError
 
 
 class ExportError(UsageError):
-    """The model cannot be exported, or what was exported computes something else. No file was written."""
+    """The model cannot be exported, or the exported file computes something else. No file was written."""
 
 
 class Comparison(NamedTuple):
-    """One run of the file beside the model."""
+    """A comparison of the file with the model on one set of inputs."""
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of the inputs."""
+    """The shapes of the inputs."""
     error: float
-    """‖file − model‖ / ‖model‖, of the worst output."""
+    """‖file − model‖ / ‖model‖ of the worst output."""
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and how it was found to agree with the model. `print(report)` says it in a few lines."""
+    """What was written and how well it agrees with the model. `print(report)` summarizes it."""
 
     path: Path
     format: str
     size: int
-    """Bytes."""
+    """The size of the file in bytes."""
     axes: tuple[tuple[str | int, ...], ...]
-    """Of each input: the name of an axis that may have any size, or the size it must have."""
+    """For each input: the name of every axis that may have any size, and the size of every other axis."""
     comparisons: tuple[Comparison, ...]
-    """In float32, before any quantisation."""
+    """The comparisons in float32, before quantization."""
     opset: int | None = None
-    """Of ONNX."""
+    """The opset of an ONNX file."""
     quantized: tuple[Comparison, ...] = ()
-    """The same runs in int8, where that was asked for."""
+    """The comparisons in int8, if the file is quantized."""
 
     @property
     def error(self) -> float:
@@ -46,7 +46,7 @@ class ExportReport:
 
     @property
     def quantization_error(self) -> float | None:
-        """The largest relative error in int8; None where the file is in float32."""
+        """The largest relative error in int8; None if the file is not quantized."""
         return max(each.error for each in self.quantized) if self.quantized else None
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ExportReport:
             f"relative error {self.error:.1e} in float32, compared for {shapes}",
         ]
         if self.quantization_error is not None:
-            lines.append(f"relative error {self.quantization_error:.1e} in int8, which is what the file holds")
+            lines.append(f"relative error {self.quantization_error:.1e} in int8, the format of the file")
         return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""An exported file as a module, to test it as models are tested."""
+"""An exported file as a module, to evaluate it like a model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from ._trace import run_pt2
 
 
 class ExportedFile(nn.Module):
-    """What `export` wrote, run by what it was written for: onnxruntime, torch.export or `load_conv`.
-
-    On the CPU. Returns the first output of the file.
+    """An exported file, run on the CPU by onnxruntime, torch.export or `load_conv`. Returns its first output.
 
     Arguments:
-        report: that `export` returned.
-        model: an instance of the network, where a "conv" file holds one of your own; see `load_conv`.
+        report: the report of `export`.
+        model: an instance of the network, needed for a "conv" file of your own network; see `load_conv`.
 
     """
 

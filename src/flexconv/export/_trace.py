@@ -1,4 +1,4 @@
-"""A model as a graph of torch operations, with its batch and sizes free."""
+"""Tracing: a model as a graph of torch operations with free batch and sizes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+from ..errors import first_line
 from ._compare import Runner
 from ._example import Tensors, for_tracing, free_axes
 from ._report import ExportError
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_NOT_USER_CODE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
 def trace(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> ExportedProgram:
-    """The model as an ExportedProgram that takes every batch, and every size unless they are fixed."""
+    """The model as an ExportedProgram that accepts any batch, and any size unless sizes are fixed."""
     dynamic = tuple(dict.fromkeys(free_axes(each, fixed_sizes=fixed_sizes), Dim.AUTO) for each in example)
     inputs = for_tracing(example, fixed_sizes=fixed_sizes)
     try:
@@ -32,16 +33,16 @@ def trace(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> ExportedP
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
     except Exception as error:
         raise ExportError(
-            f"{_place(model, error.__traceback__)} cannot be exported: {_first_line(error)} Where the flow depends on "
-            f"the values of tensors, torch.where or torch.cond replace it"
+            f"{_place(model, error.__traceback__)} cannot be exported: {first_line(error).rstrip('.')}. If the control "
+            f"flow depends on values of tensors, use torch.where or torch.cond instead"
         ) from error
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # names files of this machine
+        node.meta.pop("stack_trace", None)  # it names files of this machine
     return program
 
 
 def axes_of(program: ExportedProgram, example: Tensors, *, fixed_sizes: bool) -> tuple[tuple[str | int, ...], ...]:
-    """Names of the free axes and sizes of the others, for each input. Refuses what turned out not to be free."""
+    """For each input, the names of free axes and the sizes of the others. Raises if the model fixes a free axis."""
     names = axis_names(program, example, fixed_sizes=fixed_sizes)
     results = []
     for shape, tensor in zip(_shapes(program), example, strict=True):
@@ -49,8 +50,8 @@ def axes_of(program: ExportedProgram, example: Tensors, *, fixed_sizes: bool) ->
         for axis, name in wanted.items():
             if str(shape[axis]).isdecimal():
                 raise ExportError(
-                    f"the model fixes the {name} of its input at {shape[axis]}: it was not made for others"
-                    + (". fixed_sizes=True exports it for the sizes of the example" if axis else "")
+                    f"the model accepts only a {name} of {shape[axis]}"
+                    + (": use fixed_sizes=True to export it for the sizes of the example" if axis else "")
                 )
         results.append(
             tuple(names.get(str(size), str(size)) if axis in wanted else int(size) for axis, size in enumerate(shape))
@@ -59,7 +60,7 @@ def axes_of(program: ExportedProgram, example: Tensors, *, fixed_sizes: bool) ->
 
 
 def axis_names(program: ExportedProgram, example: Tensors, *, fixed_sizes: bool) -> dict[str, str]:
-    """Symbols of the program, such as s77, and what the axes are called that they stand for."""
+    """The names of the axes that symbols of the program, such as s77, stand for."""
     names: dict[str, str] = {}
     for shape, tensor in zip(_shapes(program), example, strict=True):
         for axis, name in free_axes(tensor, fixed_sizes=fixed_sizes).items():
@@ -102,12 +103,12 @@ def run_pt2(content: bytes) -> Runner:
 
 
 def _place(model: nn.Module, traceback: TracebackType | None) -> str:
-    """The module and the line that the tracing ended in, as far as it is the user's."""
+    """The module and the line of the user's code in which tracing failed."""
     place = type(model).__name__
     while traceback is not None:
         frame, line = traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
-        if frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        if frame.f_code.co_filename.startswith(_NOT_USER_CODE):
             continue
         owner = frame.f_locals.get("self")
         if isinstance(owner, nn.Module):
@@ -117,14 +118,9 @@ def _place(model: nn.Module, traceback: TracebackType | None) -> str:
     return place
 
 
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return line if line.endswith(".") else f"{line}."
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch's exporters say about themselves: a deprecation of their own, torchvision that is missing."""
+    """Silence messages of torch's exporters: a deprecation of their own, and that torchvision is missing."""
     loggers = [
         logging.getLogger(name)
         for name in ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes")
