@@ -1,4 +1,4 @@
-"""Matmul."""
+"""Products of matrices that stay exact in float32 while TF32 is allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flexconv._matmul import _split, _SplitMatmul
 from tests.conftest import relative_error
 
 
-def test_split_products_are_as_good_as_float32():
+def test_split_matmul_has_float32_accuracy():
     a, b = torch.randn(9, 17), torch.randn(17, 5)
     high, low = _split(a)
     assert torch.equal(high + low, a)

@@ -1,4 +1,4 @@
-"""FlexNet and CIFARResNet are the networks they say they are: written out once more, in the obvious way."""
+"""FlexNet and CIFARResNet, compared with a plain forward pass written out here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexconv.models import create_model
 from flexconv.nn import FlexConv2d
 
 
-def test_a_flexnet_written_out():
+def test_flexnet_equals_plain_forward_pass():
     model = create_model("flexnet3", in_channels=3, num_classes=10, image_size=8, widths=[4, 4, 6]).eval()
     x = torch.randn(2, 3, 8, 8)
     h = F.relu(model.stem_norm(model.stem(x)))
@@ -21,7 +21,7 @@ def test_a_flexnet_written_out():
     torch.testing.assert_close(model(x), model.head(h.flatten(2).mean(-1)))
 
 
-def test_a_resnet_written_out():
+def test_cifar_resnet_equals_plain_forward_pass():
     model = create_model("cifar_resnet20", in_channels=3, num_classes=10).eval()
     x = torch.randn(2, 3, 9, 9)
     h = F.relu(model.stem_norm(model.stem(x)))
@@ -36,7 +36,7 @@ def test_a_resnet_written_out():
     assert model.stem.bias is None
 
 
-def test_grids_follow_the_feature_maps_of_a_resnet():
+def test_kernel_size_of_resnet_follows_size_of_feature_maps():
     model = create_model("cifar_resnet44_flexconv", in_channels=3, num_classes=10, image_size=32, depth=8)
     sizes = [module.kernel_size[0] for module in model.modules() if isinstance(module, FlexConv2d)]
     assert sizes == [33, 33, 33, 33, 17, 17, 9]
@@ -45,13 +45,13 @@ def test_grids_follow_the_feature_maps_of_a_resnet():
     assert {m.kernel_size for m in three.modules() if isinstance(m, FlexConv2d)} == {(3, 3)}
 
 
-@pytest.mark.parametrize(("size", "grid"), [(32, (33, 33)), (28, (29, 29)), (15, (15, 15)), ((16, 9), (17, 9))])
-def test_grids_are_as_large_as_the_image_and_odd(size, grid):
+@pytest.mark.parametrize(("size", "kernel_size"), [(32, (33, 33)), (28, (29, 29)), (15, (15, 15)), ((16, 9), (17, 9))])
+def test_kernel_size_is_image_size_rounded_up_to_odd(size, kernel_size):
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=size, device="meta")
-    assert model.stem.kernel_size == grid
+    assert model.stem.kernel_size == kernel_size
 
 
-def test_dropout_acts_once_per_block_and_only_in_training():
+def test_dropout_is_applied_once_per_block_in_training():
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=4, dropout=0.5, norm="layer")
     x = torch.randn(2, 1, 4, 4)
     assert [m.p for m in model.blocks.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
@@ -59,13 +59,13 @@ def test_dropout_acts_once_per_block_and_only_in_training():
     assert torch.equal(model.eval()(x), model(x))
 
 
-def test_layer_norm_sees_each_image_by_itself():
+def test_layer_norm_does_not_mix_images_of_a_batch():
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=6, norm="layer", dropout=0.0)
     x = torch.randn(3, 1, 6, 6)
     torch.testing.assert_close(model.train()(x)[:1], model(x[:1]))
 
 
-def test_heads_start_as_the_authors_do():
+def test_initial_weights_of_heads_equal_authors_code():
     flexnet = create_model("flexnet7", in_channels=1, num_classes=500, image_size=4)
     assert flexnet.head.weight.std().item() == pytest.approx((2 / 48) ** 0.5, rel=0.05)
     flextcn = create_model("flextcn2", in_channels=1, num_classes=500, length=4)

@@ -1,4 +1,4 @@
-"""FlexTCN: causal, streamable, for sequences of any length and of several lengths in a batch."""
+"""FlexTCN: causality, streaming, readouts, and batches of sequences with different lengths."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flexconv.models import FlexTCN
 from flexconv.models._norm import normalise
 from flexconv.models.flextcn import _mean
 from flexconv.testing import assert_causal, assert_streaming_matches
-from tests.conftest import relative_error
+from tests.conftest import mentions, relative_error
 
 LENGTHS = [7, 20, 1, 13]
 
 
-def make(**options):
+def make_model(**options):
     options = {"in_channels": 2, "num_classes": 3, "length": 20, "widths": [4, 5], "dropout": 0.0} | options
     model = FlexTCN(**options, mask_options={"sigma": 0.4}).double()
-    for module in model.modules():  # statistics and scales that would show where nothing should be
+    for module in model.modules():  # so that outputs in the padding would not be 0
         if isinstance(module, nn.BatchNorm1d):
             nn.init.normal_(module.running_mean)
         if isinstance(module, nn.BatchNorm1d | nn.GroupNorm):
@@ -28,29 +28,30 @@ def make(**options):
     return model.eval()
 
 
-def batch(garbage=None, lengths=LENGTHS):
+def make_batch(padding_value=None, lengths=LENGTHS):
+    """Return random sequences, padded with random numbers or with `padding_value`."""
     x = torch.randn(len(lengths), 2, max(lengths)).double()
-    if garbage is not None:
+    if padding_value is not None:
         for row, n in zip(x, lengths, strict=True):
-            row[:, n:] = garbage
+            row[:, n:] = padding_value
     return x
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- causality, streaming and readouts --------------------------------------------------------------------------------
 
 
-def test_it_looks_back_only():
-    assert_causal(make(readout="every"), batch()[:2])
+def test_network_is_causal():
+    assert_causal(make_model(readout="every"), make_batch()[:2])
 
 
 @pytest.mark.parametrize("chunks", [1, 7, [3, 12, 5]])
 @pytest.mark.parametrize("readout", ["last", "every"])
-def test_it_streams(readout, chunks):
-    assert_streaming_matches(make(readout=readout), batch(), chunks, rtol=1e-10)
+def test_network_streams(readout, chunks):
+    assert_streaming_matches(make_model(readout=readout), make_batch(), chunks, rtol=1e-10)
 
 
-def test_the_last_step_of_every_step_is_the_last():
-    every, x = make(readout="every"), batch()
+def test_readouts_last_and_mean_equal_readout_every():
+    every, x = make_model(readout="every"), make_batch()
     last = FlexTCN(**every.config | {"readout": "last"}).double().eval()
     last.load_state_dict(every.state_dict())
     y = every(x)
@@ -62,19 +63,19 @@ def test_the_last_step_of_every_step_is_the_last():
 
 
 @pytest.mark.parametrize("length", [1, 2, 19, 21, 60])
-def test_sequences_of_any_length(length):
-    assert make()(torch.randn(2, 2, length).double()).shape == (2, 3)
+def test_network_accepts_sequences_of_other_lengths(length):
+    assert make_model()(torch.randn(2, 2, length).double()).shape == (2, 3)
 
 
-# --- several lengths in a batch ---------------------------------------------------------------------------------------
+# --- lengths ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("garbage", [None, 1e30, float("nan"), float("inf")])
+@pytest.mark.parametrize("padding_value", [None, 1e30, float("nan"), float("inf")])
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("readout", ["last", "mean", "every"])
-def test_a_sequence_gives_what_it_gives_alone(readout, norm, algorithm, garbage):
-    model, x = make(readout=readout, norm=norm, algorithm=algorithm), batch(garbage)
+def test_output_equals_output_of_each_sequence_alone(readout, norm, algorithm, padding_value):
+    model, x = make_model(readout=readout, norm=norm, algorithm=algorithm), make_batch(padding_value)
     y = model(x, LENGTHS)
     for row, n in enumerate(LENGTHS):
         alone = model(x[row : row + 1, :, :n])[0]
@@ -87,28 +88,28 @@ def test_a_sequence_gives_what_it_gives_alone(readout, norm, algorithm, garbage)
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("readout", ["last", "mean", "every"])
-def test_whole_lengths_change_nothing(readout, norm):
+def test_full_lengths_do_not_change_output_or_statistics(readout, norm):
     for training in (False, True):
-        model = make(readout=readout, norm=norm).train(training)
-        twin, x = copy.deepcopy(model), batch()
+        model = make_model(readout=readout, norm=norm).train(training)
+        twin, x = copy.deepcopy(model), make_batch()
         assert relative_error(model(x, [20] * 4), twin(x)) < 1e-12
         for a, b in zip(model.buffers(), twin.buffers(), strict=True):
             torch.testing.assert_close(a, b)
 
 
-def test_lengths_may_be_any_integers():
-    model, x = make(norm="layer", widths=[9]), batch()  # 9 · 20 does not fit into 8 bits
+def test_lengths_can_have_any_integer_dtype():
+    model, x = make_model(norm="layer", widths=[9]), make_batch()  # 9 · 20 overflows 8 bits
     truth = model(x, LENGTHS)
     for dtype in (torch.int8, torch.int32, torch.uint8, torch.int64):
         assert torch.equal(model(x, torch.tensor(LENGTHS, dtype=dtype)), truth)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_batch_statistics_are_those_without_padding(momentum):
-    """As if the sequences stood behind each other in one long one."""
+def test_batch_norm_statistics_exclude_padding(momentum):
+    """Batch norm gives the same result for the sequences concatenated into one."""
     norm, twin = (nn.BatchNorm1d(2, momentum=momentum).double() for _ in range(2))
     for _ in range(3):
-        x = batch().requires_grad_()
+        x = make_batch().requires_grad_()
         whole = torch.cat([row[:, :n] for row, n in zip(x, LENGTHS, strict=True)], 1).detach().requires_grad_()
         truth = twin(whole.unsqueeze(0))[0]
         result = normalise(norm, x, torch.tensor(LENGTHS))
@@ -123,8 +124,8 @@ def test_batch_statistics_are_those_without_padding(momentum):
             torch.testing.assert_close(a, b)
 
 
-def test_statistics_of_half_precision_are_kept_in_full():
-    norm, x = nn.BatchNorm1d(2), batch().float()
+def test_batch_norm_statistics_of_half_precision_are_float32():
+    norm, x = nn.BatchNorm1d(2), make_batch().float()
     truth = normalise(copy.deepcopy(norm), x, torch.tensor(LENGTHS))
     result = normalise(norm, x.bfloat16(), torch.tensor(LENGTHS))
     assert result.dtype == torch.bfloat16
@@ -132,62 +133,62 @@ def test_statistics_of_half_precision_are_kept_in_full():
     assert norm.running_mean.dtype == torch.float32
 
 
-def test_means_over_long_sequences_do_not_overflow():
+def test_mean_over_long_sequence_does_not_overflow_float16():
     assert _mean(torch.full((1, 1, 3000), 60.0).half(), torch.tensor([2500])).item() == 60
 
 
-def test_a_network_trains_on_lengths():
-    model, x = make().train(), batch(float("nan"))
+def test_gradients_with_lengths_are_finite():
+    model, x = make_model().train(), make_batch(float("nan"))
     model(x, LENGTHS).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_it_compiles_with_lengths():
-    model, x, lengths = make(widths=[4]), batch(), torch.tensor(LENGTHS)
+def test_network_compiles_with_lengths():
+    model, x, lengths = make_model(widths=[4]), make_batch(), torch.tensor(LENGTHS)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, lengths), model(x, lengths))
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("lengths", "error", "message"),
+    ("lengths", "error", "parts"),
     [
-        ([7, 20, 1], ValueError, "one number per sequence"),
-        ([7, 21, 1, 1], ValueError, "between 0 and the batch's length 20; got 21"),
-        ([7, -1, 1, 1], ValueError, "between 0 and the batch's length 20; got -1"),
-        ([7, 0, 1, 1], ValueError, "lengths must be at least 1 for readout='last'; got 0"),
-        ([7.0, 1.0, 1.0, 1.0], TypeError, "lengths must be integers"),
+        ([7, 20, 1], ValueError, ["lengths", "(3,)"]),
+        ([7, 21, 1, 1], ValueError, ["lengths", "20", "21"]),
+        ([7, -1, 1, 1], ValueError, ["lengths", "20", "-1"]),
+        ([7, 0, 1, 1], ValueError, ["lengths", "readout='last'", "0"]),
+        ([7.0, 1.0, 1.0, 1.0], TypeError, ["lengths", "integer", "torch.float32"]),
     ],
 )
-def test_wrong_lengths_are_refused(lengths, error, message):
-    with pytest.raises(error, match=message):
-        make()(batch(), lengths)
+def test_invalid_lengths_raise(lengths, error, parts):
+    with pytest.raises(error, match=mentions(*parts)):
+        make_model()(make_batch(), lengths)
 
 
-def test_every_step_of_an_empty_sequence_is_nothing():
-    y = make(readout="every")(batch(), [0, 20, 3, 1])
+def test_readout_every_of_empty_sequence_is_zero():
+    y = make_model(readout="every")(make_batch(), [0, 20, 3, 1])
     assert not y[0].any()
     assert y.isfinite().all()
 
 
-def test_no_time_steps_are_refused():
-    with pytest.raises(ValueError, match="readout='last' needs at least one time step"):
-        make()(torch.randn(2, 2, 0).double())
+def test_input_without_time_steps_raises():
+    with pytest.raises(ValueError, match=mentions("readout='last'", "(2, 2, 0)")):
+        make_model()(torch.randn(2, 2, 0).double())
 
 
-def test_norms_that_know_no_lengths_are_refused():
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(make())
-    assert model(batch(), LENGTHS).shape == (4, 3)  # in eval mode it is pointwise
-    with pytest.raises(TypeError, match="lengths needs a BatchNorm1d or a GroupNorm; this model has a SyncBatchNorm"):
-        model.train()(batch(), LENGTHS)
+def test_norm_that_does_not_support_lengths_raises():
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(make_model())
+    assert model(make_batch(), LENGTHS).shape == (4, 3)  # pointwise in eval mode
+    with pytest.raises(TypeError, match=mentions("lengths", "SyncBatchNorm")):
+        model.train()(make_batch(), LENGTHS)
 
 
-def test_masks_start_wide_and_options_leave_that_be():
-    def sigma(**options):
+def test_mask_options_keep_default_sigma():
+    def initial_sigma(**options):
         model = FlexTCN(in_channels=1, num_classes=2, length=50, widths=(4,), **options)
         return model.blocks[0].conv1.mask.sigma.item()
 
-    assert sigma() == sigma(mask_options={"threshold": 0.2}) == pytest.approx(0.354)
-    assert sigma(mask_options={"sigma": 0.2}) == pytest.approx(0.2)
+    assert initial_sigma() == initial_sigma(mask_options={"threshold": 0.2}) == pytest.approx(0.354)
+    assert initial_sigma(mask_options={"sigma": 0.2}) == pytest.approx(0.2)

@@ -13,12 +13,12 @@ from tests.conftest import relative_error
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
-def causal(in_channels=2, out_channels=2, kernel_size=9, **options):
+def causal_layer(in_channels=2, out_channels=2, kernel_size=9, **options):
     return FlexConv1d(in_channels, out_channels, kernel_size, padding="causal", **options)
 
 
-def randomise(model):
-    """Biases and batch statistics that matter, as after training."""
+def randomize(model):
+    """Set random biases and batch statistics, as after training."""
     with torch.no_grad():
         for module in model.modules():
             if getattr(module, "bias", None) is not None:
@@ -29,17 +29,18 @@ def randomise(model):
     return model
 
 
-def offline(model, x):
+def run_offline(model, x):
+    """Return the output for the whole input in eval mode."""
     with torch.no_grad():
         return copy.deepcopy(model).eval()(x)
 
 
-def fed(stream, x, chunks, axis=-1):
-    """The outputs of a stream for `x` cut into `chunks`, joined."""
+def stream_in_chunks(stream, x, chunks, axis=-1):
+    """Return the concatenated outputs of a stream for chunks of `x`."""
     return torch.cat([stream(chunk) for chunk in x.split(chunks, axis)], axis)
 
 
-def assert_equal(streamed, whole):
+def assert_same_output(streamed, whole):
     assert streamed.shape == whole.shape
     assert streamed.dtype == whole.dtype
     assert relative_error(streamed, whole) <= TOLERANCE[whole.dtype]
@@ -54,11 +55,13 @@ class Block(nn.Module):
     def __init__(self, inputs, outputs, kernel_size, *, stride=1, dilation=1, shortcut=None):
         super().__init__()
         self.body = nn.Sequential(
-            causal(inputs, outputs, kernel_size, stride=stride, dilation=dilation, mask=GaussianMask(1, sigma=0.4)),
+            causal_layer(
+                inputs, outputs, kernel_size, stride=stride, dilation=dilation, mask=GaussianMask(1, sigma=0.4)
+            ),
             nn.BatchNorm1d(outputs),
             nn.ReLU(),
             nn.Dropout(0.5),
-            causal(outputs, outputs, kernel_size),
+            causal_layer(outputs, outputs, kernel_size),
             nn.BatchNorm1d(outputs),
         )
         self.shortcut = shortcut or (nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity())
@@ -68,7 +71,7 @@ class Block(nn.Module):
         return self.relu(self.body(x) + self.shortcut(x))
 
 
-class LastStep(nn.Module):
+class LastStepClassifier(nn.Module):
     """A classifier that reads the last time step."""
 
     def __init__(self, body, channels, classes=3):
@@ -80,10 +83,12 @@ class LastStep(nn.Module):
         return self.head(self.body(x)[..., -1])
 
 
-def tcn():
-    return randomise(nn.Sequential(Block(2, 5, 17), Block(5, 5, 8, dilation=2), Block(5, 4, 9)))
+def make_tcn():
+    """Return a temporal convolutional network."""
+    return randomize(nn.Sequential(Block(2, 5, 17), Block(5, 5, 8, dilation=2), Block(5, 4, 9)))
 
 
-def strided_tcn(last=5):
-    down = Block(5, 5, 8, stride=2, shortcut=causal(5, 5, 1, stride=2))
-    return randomise(nn.Sequential(Block(2, 5, 17), down, Block(5, last, 9)))
+def make_strided_tcn(last=5):
+    """Return a temporal convolutional network with stride 2 in its second block."""
+    down = Block(5, 5, 8, stride=2, shortcut=causal_layer(5, 5, 1, stride=2))
+    return randomize(nn.Sequential(Block(2, 5, 17), down, Block(5, last, 9)))

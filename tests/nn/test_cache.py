@@ -1,4 +1,4 @@
-"""In evaluation a kernel is sampled once, and again after whatever may have changed it. Never part of the state."""
+"""In eval mode without gradients, a layer caches its kernel until something may have changed it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flexconv.nn import MAGNet
 from tests.conftest import relative_error
 
 
-def make(**options):
-    kernel = partial(MAGNet, hidden=4, layers=1)
-    layer = FlexConv1d(2, 3, 17, **({"generator": kernel, "mask": GaussianMask(1, sigma=0.3)} | options))
+def make_layer(**options):
+    generator = partial(MAGNet, hidden=4, layers=1)
+    layer = FlexConv1d(2, 3, 17, **({"generator": generator, "mask": GaussianMask(1, sigma=0.3)} | options))
     return layer.eval()
 
 
-class Count:
-    """How often a layer's generator has run."""
+class CountSamples:
+    """Counts how often a layer's generator is called."""
 
     def __init__(self, layer):
         self.calls = 0
@@ -40,31 +40,31 @@ def x():
     return torch.randn(2, 2, 30)
 
 
-def fresh(layer, x):
-    """What a layer without a cache gives."""
+def without_cache(layer, x):
+    """Return the output of a copy of the layer, whose cache is empty."""
     with torch.no_grad():
         return copy.deepcopy(layer)(x)
 
 
-# --- hits -------------------------------------------------------------------------------------------------------------
+# --- when the cache is used -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])
-def test_a_kernel_is_sampled_once(x, quiet):
-    layer = make()
-    count = Count(layer)
-    with quiet():
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_kernel_is_sampled_once(x, mode):
+    layer = make_layer()
+    count = CountSamples(layer)
+    with mode():
         results = [layer(x) for _ in range(3)]
         layer(x[:1, :, :20])
         layer(x[0])
     assert count.calls == 1
     assert all(torch.equal(result, results[0]) for result in results)
-    assert torch.equal(results[0], fresh(layer, x))
+    assert torch.equal(results[0], without_cache(layer, x))
 
 
-def test_with_gradients_nothing_is_kept(x):
-    layer = make()
-    count = Count(layer)
+def test_kernel_is_not_cached_with_gradients_or_in_training(x):
+    layer = make_layer()
+    count = CountSamples(layer)
     for _ in range(2):
         layer(x).sum().backward()
     assert count.calls == 2
@@ -72,7 +72,7 @@ def test_with_gradients_nothing_is_kept(x):
     with torch.no_grad():
         layer(x)
     layer.zero_grad()
-    layer(x).sum().backward()  # what the cache holds has no history
+    layer(x).sum().backward()  # the cached kernel has no autograd history
     assert layer.mask.sigma.grad is not None
     layer.train()
     with torch.no_grad():
@@ -81,8 +81,8 @@ def test_with_gradients_nothing_is_kept(x):
     assert count.calls == 6
 
 
-def test_precisions_and_inference_mode_take_turns(x):
-    layer = make()
+def test_cache_with_alternating_dtypes_and_inference_mode(x):
+    layer = make_layer()
     with torch.inference_mode():
         first = layer(x)
     with torch.no_grad():
@@ -97,51 +97,51 @@ def test_precisions_and_inference_mode_take_turns(x):
         assert torch.equal(layer(x), second)
 
 
-def test_parameters_made_in_inference_mode_are_not_trusted(x):
+def test_kernel_of_inference_tensors_is_not_cached(x):
     with torch.inference_mode():
-        layer = make()
+        layer = make_layer()
         before = layer(x)
-        layer.generator.output.weight.mul_(2)  # no version counts this
+        layer.generator.output.weight.mul_(2)  # inference tensors have no version counter
         assert relative_error(layer(x), before) > 0.1
 
 
-# --- misses -----------------------------------------------------------------------------------------------------------
+# --- when the kernel is sampled again ---------------------------------------------------------------------------------
 
 
-def step(layer, make_optimiser):
+def step_in_training(layer, make_optimizer):
     layer.train()
-    optimiser = make_optimiser(layer.parameters(), lr=0.1)
+    optimizer = make_optimizer(layer.parameters(), lr=0.1)
     layer(torch.randn(1, 2, 30)).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
     layer.eval()
 
 
-def step_in_eval(layer, make_optimiser):
-    optimiser = make_optimiser(layer.parameters(), lr=0.1)
+def step_in_eval(layer, make_optimizer):
+    optimizer = make_optimizer(layer.parameters(), lr=0.1)
     layer(torch.randn(1, 2, 30)).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
 
 
-def swap_data(layer):
+def replace_data(layer):
     layer.generator.output.weight.data = layer.generator.output.weight.data * 2
 
 
 CHANGES = {
-    "sgd": partial(step, make_optimiser=torch.optim.SGD),
-    "sgd, in eval mode": partial(step_in_eval, make_optimiser=torch.optim.SGD),
-    "foreach": partial(step_in_eval, make_optimiser=partial(torch.optim.Adam, foreach=True)),
-    "fused": partial(step_in_eval, make_optimiser=partial(torch.optim.Adam, fused=True)),
-    "load_state_dict": lambda layer: layer.load_state_dict(make().state_dict()),
-    "load_state_dict, assigned": lambda layer: layer.load_state_dict(make().state_dict(), assign=True),
-    "in place": lambda layer: layer.generator.output.weight.mul_(2),
-    "in place, the mask": lambda layer: layer.mask.sigma.mul_(1.01),
-    "in place, through data": lambda layer: layer.generator.output.weight.data.mul_(2),
-    "in place, detached": lambda layer: layer.generator.output.weight.detach().mul_(2),
-    "another tensor in data": swap_data,
-    "another parameter": lambda layer: setattr(layer.generator.output, "weight", nn.Parameter(torch.randn(6, 4))),
-    "another generator": lambda layer: setattr(layer, "generator", make().generator),
-    "no mask": lambda layer: setattr(layer, "mask", None),
-    "scale": lambda layer: setattr(layer, "grid", layer.grid._replace(scale=0.5)),
+    "sgd": partial(step_in_training, make_optimizer=torch.optim.SGD),
+    "sgd in eval mode": partial(step_in_eval, make_optimizer=torch.optim.SGD),
+    "foreach adam": partial(step_in_eval, make_optimizer=partial(torch.optim.Adam, foreach=True)),
+    "fused adam": partial(step_in_eval, make_optimizer=partial(torch.optim.Adam, fused=True)),
+    "load_state_dict": lambda layer: layer.load_state_dict(make_layer().state_dict()),
+    "load_state_dict with assign": lambda layer: layer.load_state_dict(make_layer().state_dict(), assign=True),
+    "generator in place": lambda layer: layer.generator.output.weight.mul_(2),
+    "mask in place": lambda layer: layer.mask.sigma.mul_(1.01),
+    "data in place": lambda layer: layer.generator.output.weight.data.mul_(2),
+    "detached in place": lambda layer: layer.generator.output.weight.detach().mul_(2),
+    "data replaced": replace_data,
+    "parameter replaced": lambda layer: setattr(layer.generator.output, "weight", nn.Parameter(torch.randn(6, 4))),
+    "generator replaced": lambda layer: setattr(layer, "generator", make_layer().generator),
+    "mask removed": lambda layer: setattr(layer, "mask", None),
+    "scale of grid": lambda layer: setattr(layer, "grid", layer.grid._replace(scale=0.5)),
     "reset_parameters": lambda layer: layer.reset_parameters(),
     "vector_to_parameters": lambda layer: nn.utils.vector_to_parameters(
         torch.randn(sum(p.numel() for p in layer.parameters())), layer.parameters()
@@ -150,20 +150,20 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_change_is_noticed(name, x):
-    layer = make()
+def test_kernel_is_sampled_again_after_change(name, x):
+    layer = make_layer()
     with torch.no_grad():
         before = layer(x)
-    with torch.set_grad_enabled("sgd" in name or name in ("foreach", "fused")):
+    with torch.set_grad_enabled("sgd" in name or "adam" in name):
         CHANGES[name](layer)
     with torch.no_grad():
         after = layer(x)
     assert relative_error(after, before) > 1e-4
-    torch.testing.assert_close(after, fresh(layer, x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(after, without_cache(layer, x), rtol=1e-6, atol=1e-6)
 
 
-def test_another_precision(x):
-    layer = make()
+def test_kernel_is_sampled_again_in_another_dtype(x):
+    layer = make_layer()
     with torch.no_grad():
         before = layer(x)
         after = layer.double()(x.double())
@@ -171,31 +171,31 @@ def test_another_precision(x):
     assert relative_error(before, after) < 1e-6
 
 
-def test_train_and_eval_sample_anew(x):
-    layer = make()
-    count = Count(layer)
+def test_train_and_eval_clear_cache(x):
+    layer = make_layer()
+    count = CountSamples(layer)
     with torch.no_grad():
         layer(x)
         layer.train().eval()(x)
     assert count.calls == 2
 
 
-def test_another_resolution_has_a_kernel_of_its_own(x):
-    layer = make()
+def test_layer_at_another_resolution_has_its_own_cache(x):
+    layer = make_layer()
     with torch.no_grad():
         before = layer(x)
         for keep in (True, False):
             other = at_resolution(layer, 2, copy=keep)
-            torch.testing.assert_close(other(x), fresh(other, x))
+            torch.testing.assert_close(other(x), without_cache(other, x))
             assert relative_error(other(x), before) > 1e-3
         assert torch.equal(layer(x), before)
 
 
-# --- functional -------------------------------------------------------------------------------------------------------
+# --- torch.func and torch.compile -------------------------------------------------------------------------------------
 
 
-def test_functional_call_uses_the_parameters_given(x):
-    layer, another = make(), make()
+def test_functional_call_does_not_use_cache_of_layer(x):
+    layer, another = make_layer(), make_layer()
     with torch.no_grad():
         mine, theirs = layer(x), another(x)
         for _ in range(2):
@@ -203,19 +203,19 @@ def test_functional_call_uses_the_parameters_given(x):
             assert torch.equal(layer(x), mine)
 
 
-def test_vmap_over_parameters_and_over_inputs(x):
-    layers = [make() for _ in range(3)]
+def test_vmap_does_not_use_stale_cache(x):
+    layers = [make_layer() for _ in range(3)]
     parameters, _ = stack_module_state(layers)
     with torch.no_grad():
-        alone = torch.stack([layer(x) for layer in layers])
-        together = vmap(lambda p: functional_call(layers[0], p, (x,)))(parameters)
-        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(vmap(layers[0])(x), alone[0], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(layers[0](x), alone[0])
+        expected = torch.stack([layer(x) for layer in layers])
+        result = vmap(lambda p: functional_call(layers[0], p, (x,)))(parameters)
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(vmap(layers[0])(x), expected[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(layers[0](x), expected[0])
 
 
-def test_derivatives_without_grad_mode(x):
-    layer = make()
+def test_forward_mode_derivatives_do_not_use_cache(x):
+    layer = make_layer()
     parameters = dict(layer.named_parameters())
     tangents = {name: torch.randn_like(p) for name, p in parameters.items()}
 
@@ -225,35 +225,35 @@ def test_derivatives_without_grad_mode(x):
     _, expected = jvp(function, (parameters,), (tangents,))
     with torch.no_grad():
         layer(x)
-        _, quiet = jvp(function, (parameters,), (tangents,))
-        torch.testing.assert_close(quiet, expected)
+        _, result = jvp(function, (parameters,), (tangents,))
+        torch.testing.assert_close(result, expected)
         before = layer(x)
         jacfwd(layer)(x[:1, :, :5])
         assert torch.equal(layer(x), before)
-        assert torch.equal(layer(x), fresh(layer, x))
+        assert torch.equal(layer(x), without_cache(layer, x))
 
 
-def test_compiled_code_has_no_cache(x):
-    layer = make()
+def test_compiled_code_does_not_cache(x):
+    layer = make_layer()
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     with torch.no_grad():
         for _ in range(2):
-            torch.testing.assert_close(compiled(x), fresh(layer, x))
+            torch.testing.assert_close(compiled(x), without_cache(layer, x))
             layer.generator.output.weight.mul_(2)
     assert layer._provider._cache._entry is None
 
 
-# --- never state ------------------------------------------------------------------------------------------------------
+# --- state and copies -------------------------------------------------------------------------------------------------
 
 
-def test_it_is_not_saved_copied_or_pickled(x):
-    layer = make()
+def test_cache_is_not_saved_copied_or_pickled(x):
+    layer = make_layer()
     keys, size = list(layer.state_dict()), len(pickle.dumps(layer))
     with torch.no_grad():
         layer(x)
     assert layer._provider._cache._entry is not None
     assert list(layer.state_dict()) == keys
-    assert len(pickle.dumps(layer)) <= size + 200  # the sizes in use are; a kernel would take more
+    assert len(pickle.dumps(layer)) <= size + 200  # room for the extent, but not for a kernel
     file = io.BytesIO()
     torch.save(layer, file)
     file.seek(0)
@@ -262,11 +262,11 @@ def test_it_is_not_saved_copied_or_pickled(x):
         assert again._provider._cache._entry is None
         with torch.no_grad():
             again.generator.output.weight.mul_(2)
-            torch.testing.assert_close(again(x), fresh(again, x))
+            torch.testing.assert_close(again(x), without_cache(again, x))
 
 
-def test_a_shallow_copy_is_not_confused(x):
-    layer = make()
+def test_shallow_copy_does_not_change_cache_of_original(x):
+    layer = make_layer()
     with torch.no_grad():
         before = layer(x)
         shallow = copy.copy(layer)
@@ -278,9 +278,9 @@ def test_a_shallow_copy_is_not_confused(x):
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 
-def test_threads_do_not_get_each_others_kernels(x):
-    """One thread in float32, one under autocast, one that clears the cache all the time: three keys for one entry."""
-    layer = make()
+def test_cache_is_thread_safe(x):
+    """One thread runs in float32, one under autocast, and one clears the cache repeatedly."""
+    layer = make_layer()
     with torch.no_grad():
         expected = layer(x)
         with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Transforms."""
+"""`torch.func` transforms and `torch.export` of a FlexConv layer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flexconv.nn import GENERATORS, MAGNet
 from tests.conftest import relative_error
 
 LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
-tiny = partial(MAGNet, hidden=4, layers=1)
+small_magnet = partial(MAGNet, hidden=4, layers=1)
 
 
-def make(dims=1, in_channels=2, out_channels=3, kernel_size=9, *, sigma=0.2, **options):
-    options = {"generator": tiny, "mask": GaussianMask(dims, sigma=sigma, dtype=options.get("dtype"))} | options
+def make_layer(dims=1, in_channels=2, out_channels=3, kernel_size=9, *, sigma=0.2, **options):
+    options = {"generator": small_magnet, "mask": GaussianMask(dims, sigma=sigma, dtype=options.get("dtype"))} | options
     return LAYERS[dims](in_channels, out_channels, kernel_size, **options)
 
 
@@ -33,8 +33,8 @@ def noise(dims=1, *, batch=2, channels=2, **options):
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_func_grad_equals_autograd(generator, algorithm):
-    layer, x = make(generator=generator, algorithm=algorithm), noise()
+def test_functional_grad_equals_autograd(generator, algorithm):
+    layer, x = make_layer(generator=generator, algorithm=algorithm), noise()
     parameters = dict(layer.named_parameters())
 
     def loss(parameters, x):
@@ -46,8 +46,8 @@ def test_func_grad_equals_autograd(generator, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
-def test_per_sample_gradients(algorithm):
-    layer, x = make(2, algorithm=algorithm, dtype=torch.float64), noise(2, batch=3, dtype=torch.float64)
+def test_vmap_of_grad_gives_per_sample_gradients(algorithm):
+    layer, x = make_layer(2, algorithm=algorithm, dtype=torch.float64), noise(2, batch=3, dtype=torch.float64)
     parameters = {k: v.detach() for k, v in layer.named_parameters()}
 
     def loss(parameters, sample):
@@ -61,8 +61,8 @@ def test_per_sample_gradients(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
-def test_an_ensemble_of_layers_of_different_sizes(algorithm):
-    layers = [make(2, sigma=sigma, algorithm=algorithm, dtype=torch.float64) for sigma in (0.05, 0.2, 3.0)]
+def test_vmap_over_parameters_with_different_extents(algorithm):
+    layers = [make_layer(2, sigma=sigma, algorithm=algorithm, dtype=torch.float64) for sigma in (0.05, 0.2, 3.0)]
     parameters, buffers = stack_module_state(layers)
     x = noise(2, dtype=torch.float64)
 
@@ -73,7 +73,7 @@ def test_an_ensemble_of_layers_of_different_sizes(algorithm):
         return run(parameters, buffers).square().sum()
 
     outputs, gradients = vmap(run)(parameters, buffers), vmap(grad(loss))(parameters, buffers)
-    assert layers[0].extent == (3, 3)  # the layer that lent its code is as it was
+    assert layers[0].extent == (3, 3)  # the layer itself is not changed
     for row, layer in enumerate(layers):
         assert relative_error(outputs[row], layer(x)) < 1e-12
         truth = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
@@ -81,11 +81,11 @@ def test_an_ensemble_of_layers_of_different_sizes(algorithm):
             torch.testing.assert_close(gradients[name][row], value, rtol=1e-8, atol=1e-10)
 
 
-# torch builds its own forward-mode rules with torch.jit.script, and warns of that
+# torch compiles its forward-mode rules with torch.jit.script, which is deprecated
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 def test_forward_mode_equals_reverse_mode(algorithm):
-    layer, x = make(algorithm=algorithm, dtype=torch.float64), noise(dtype=torch.float64)
+    layer, x = make_layer(algorithm=algorithm, dtype=torch.float64), noise(dtype=torch.float64)
     parameters = {k: v.detach() for k, v in layer.named_parameters()}
     tangents = {k: torch.randn_like(v) for k, v in parameters.items()}
 
@@ -102,22 +102,22 @@ def test_forward_mode_equals_reverse_mode(algorithm):
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("generator", ["magnet", "siren", "njet"])
-def test_export_of_fixed_shapes(dims, generator):
-    layer, x = make(dims, generator=generator).eval(), noise(dims)
+def test_export_with_static_shapes(dims, generator):
+    layer, x = make_layer(dims, generator=generator).eval(), noise(dims)
     program = export(layer, (x,))
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
 
 
-# dynamo makes an instance of every autograd.Function it traces, which torch calls deprecated
+# dynamo instantiates every autograd.Function that it traces, which torch deprecates
 @pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("padding", ["same", "causal", "valid", [(-2, 9)]])
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("refreshed", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_of_any_batch_and_length(padding, given, strict):
+def test_export_with_dynamic_batch_and_length(padding, refreshed, strict):
     if strict and not IS_EXPORTING_IS_RELIABLE:
-        pytest.skip("before torch 2.13 a strict export cannot be told from a compilation")
-    layer = make(kernel_size=33, padding=padding, sigma=0.1).eval()
-    if given:
+        pytest.skip("before torch 2.13, strict export cannot be distinguished from torch.compile")
+    layer = make_layer(kernel_size=33, padding=padding, sigma=0.1).eval()
+    if refreshed:
         refresh_extents(layer)
     shapes = ({0: Dim("batch", min=1, max=64), 2: Dim("length", min=34, max=4096)},)
     program = export(layer, (torch.randn(2, 2, 60),), dynamic_shapes=shapes, strict=strict)
@@ -127,8 +127,8 @@ def test_export_of_any_batch_and_length(padding, given, strict):
 
 
 @pytest.mark.parametrize("mode", ["zeros", "circular"])
-def test_export_of_any_image(mode):
-    layer = make(2, kernel_size=(9, 5), stride=(2, 1), padding_mode=mode).eval()
+def test_export_with_dynamic_image_size(mode):
+    layer = make_layer(2, kernel_size=(9, 5), stride=(2, 1), padding_mode=mode).eval()
     dims = {0: Dim("batch"), 2: Dim("height", min=12, max=512), 3: Dim("width", min=8, max=512)}
     program = export(layer, (torch.randn(2, 2, 20, 16),), dynamic_shapes=(dims,))
     for batch, height, width in ((2, 20, 16), (3, 31, 9), (4, 12, 40)):
@@ -136,10 +136,10 @@ def test_export_of_any_image(mode):
         torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
 
 
-def test_an_exported_layer_still_learns_its_size():
-    """The mask stays in the graph: other parameters, another size."""
-    layer, x = make(kernel_size=33, sigma=0.1), torch.randn(2, 2, 60)
-    wide = make(kernel_size=33, sigma=0.5)
+def test_exported_layer_can_load_parameters_of_another_size():
+    """The mask is part of the exported graph."""
+    layer, x = make_layer(kernel_size=33, sigma=0.1), torch.randn(2, 2, 60)
+    wide = make_layer(kernel_size=33, sigma=0.5)
     module = export(layer, (x,)).module()
     module.load_state_dict(wide.state_dict())
     torch.testing.assert_close(module(x), wide(x), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What the generators start from: distributions, places, and the number of parameters."""
+"""Initial parameters of kernel generators: distributions, centers, and parameter counts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
 CAUSAL1D = partial(FlexConv1d, padding="causal")
 
 
-def draws(make, *names, hidden=500, times=16):
-    """Stacked parameters of many fresh networks, [filters, hidden · times, …]."""
+def initial_values(make, *names, hidden=500, times=16):
+    """Return the parameters of many new generators, concatenated → [filters, hidden · times, …]."""
     nets = [make(hidden=hidden) for _ in range(times)]
     return [torch.cat([getattr(net, name).detach() for net in nets], 1) for name in names]
 
 
 def assert_uniform(values, bound, center=0.0):
+    """Check that values are uniformly distributed on [center − bound, center + bound]."""
     offset = (values.detach() - center) / bound
     assert offset.abs().max() <= 1 + 1e-6
     assert offset.abs().max() > 0.9
@@ -48,8 +49,8 @@ def assert_uniform(values, bound, center=0.0):
 @pytest.mark.parametrize("gamma_shape", ["per_filter", "shared"])
 @pytest.mark.parametrize("anisotropic", [True, False])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_gamma_follows_its_gamma_distribution(make, anisotropic, gamma_shape, dims):
-    (gamma,) = draws(partial(make, dims, 1, anisotropic=anisotropic, gamma_shape=gamma_shape), "gamma")
+def test_gamma_is_gamma_distributed(make, anisotropic, gamma_shape, dims):
+    (gamma,) = initial_values(partial(make, dims, 1, anisotropic=anisotropic, gamma_shape=gamma_shape), "gamma")
     assert gamma.shape == (4, 8000, dims if anisotropic else 1)
     assert (gamma > 0).all()
     for index, values in enumerate(gamma):
@@ -58,23 +59,23 @@ def test_gamma_follows_its_gamma_distribution(make, anisotropic, gamma_shape, di
         assert values.var().item() == pytest.approx(shape, rel=0.09)
 
 
-def test_magnet_and_gabor_are_the_two_ends_of_the_ablation():
+def test_defaults_of_magnet_and_gabor():
     magnet, gabor = MAGNet(2, 1), GaborNet(2, 1)
     assert (magnet.anisotropic, magnet.gamma_shape) == (True, "per_filter")
     assert (gabor.anisotropic, gabor.gamma_shape) == (False, "shared")
 
 
-def test_alpha_is_the_shape_and_beta_the_rate():
-    (gamma,) = draws(partial(GaborNet, 1, 1, alpha=8.0, beta=4.0), "gamma")
+def test_alpha_is_shape_and_beta_is_rate_of_gamma_distribution():
+    (gamma,) = initial_values(partial(GaborNet, 1, 1, alpha=8.0, beta=4.0), "gamma")
     assert gamma.mean().item() == pytest.approx(8 / 4 / 4, rel=0.03)
     assert gamma.var().item() == pytest.approx(8 / 4 / 16, rel=0.06)
 
 
 @pytest.mark.parametrize(
     ("dims", "measured", "rel"), [(2, (33.0, 17.6, 13.2, 9.9), 0.05), (1, (46.0, 25.0, 20.0, 13.0), 0.12)]
-)  # the authors' code with 32 channels, so itself scattered by several per cent
-def test_magnet_frequencies_spread_as_in_the_authors_code(dims, measured, rel):
-    (frequency,) = draws(partial(MAGNet, dims, 1), "frequency")
+)  # measured in the authors' code with 32 channels, which varies by several percent
+def test_spread_of_magnet_frequencies_equals_authors_code(dims, measured, rel):
+    (frequency,) = initial_values(partial(MAGNet, dims, 1), "frequency")
     for index, (values, reference) in enumerate(zip(frequency, measured, strict=True)):
         shape = 6 / (index + 1)
         exact = 25.6 / math.sqrt(4) / math.sqrt(3 * dims) * math.sqrt(shape * (shape + 1))
@@ -84,7 +85,7 @@ def test_magnet_frequencies_spread_as_in_the_authors_code(dims, measured, rel):
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("anisotropic", [True, False])
-def test_every_sine_is_as_fast_as_its_own_envelope_is_narrow(anisotropic, layers):
+def test_frequency_is_proportional_to_gamma(anisotropic, layers):
     net = GaborNet(2, 1, hidden=500, layers=layers, anisotropic=anisotropic)
     bound = 25.6 / math.sqrt(layers + 1) / math.sqrt(2)
     for ratio in net.frequency / net.gamma:
@@ -93,14 +94,14 @@ def test_every_sine_is_as_fast_as_its_own_envelope_is_narrow(anisotropic, layers
 
 @pytest.mark.parametrize("options", [{}, {"input_scale": 256.0}])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_fourier_frequencies_fill_their_range(dims, options):
+def test_fourier_frequencies_are_uniform(dims, options):
     net = FourierNet(dims, 1, hidden=500, **options)
     for values in net.frequency:
         assert_uniform(values, options.get("input_scale", 25.6) / 2 / math.sqrt(dims))
 
 
 @pytest.mark.parametrize("make", [MAGNet, GaborNet, FourierNet])
-def test_phases_and_maps_fill_their_ranges(make):
+def test_phases_and_weights_are_uniform(make):
     net = make(2, 50, hidden=400)
     assert_uniform(net.phase, math.pi)
     for values in (net.mix_weight, net.mix_bias, net.output.weight):
@@ -108,16 +109,16 @@ def test_phases_and_maps_fill_their_ranges(make):
     assert net.output.bias.abs().max() <= 1 / math.sqrt(400)
 
 
-def test_steering_angles_are_drawn_over_a_whole_turn():
+def test_steering_angles_are_uniform():
     assert_uniform(MAGNet(2, 1, hidden=500, steerable=True).theta, 0.5, center=0.5)
 
 
-# --- centres of envelopes ---------------------------------------------------------------------------------------------
+# --- centers of envelopes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [MAGNet, GaborNet])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_centres_outside_a_layer_fill_the_grid(make, dims):
+def test_centers_without_layer_are_uniform_on_grid(make, dims):
     assert_uniform(make(dims, 1, hidden=500).mu, 1.0)
 
 
@@ -148,25 +149,25 @@ WIDE = partial(MAGNet, hidden=200)
         ),
     ],
 )
-@pytest.mark.parametrize("how", ["new", "reset", "meta then reset"])
-def test_centres_inside_a_layer_are_where_its_mask_looks(layer, center, radius, how):
+@pytest.mark.parametrize("state", ["new", "reset", "meta then reset"])
+def test_centers_in_layer_are_uniform_around_mean_of_mask(layer, center, radius, state):
     layer = layer()
-    if how == "meta then reset":
+    if state == "meta then reset":
         layer = layer.to("meta").to_empty(device="cpu")
-    if how != "new":
+    if state != "new":
         layer.reset_parameters()
     for axis, (c, r) in enumerate(zip(center, radius, strict=True)):
         assert_uniform(layer.generator.mu[..., axis], r, center=c)
 
 
-def test_a_generator_made_by_hand_keeps_its_centres():
+def test_layer_keeps_centers_of_given_generator():
     net = MAGNet(1, 1)
     before = net.mu.clone()
     FlexConv1d(1, 1, 33, padding="causal", generator=net)
     assert torch.equal(net.mu, before)
 
 
-def test_the_mask_starts_at_the_current_sample():
+def test_initial_mean_of_mask_is_current_sample():
     assert CAUSAL1D(1, 1, 33).mask.mean.tolist() == [1.0]
     assert FlexConv2d(1, 1, 33).mask.mean.tolist() == [0.0, 0.0]
     assert FlexConv2d(1, 1, 33, padding=("causal", "same")).mask.mean.tolist() == [1.0, 0.0]
@@ -174,14 +175,14 @@ def test_the_mask_starts_at_the_current_sample():
     assert CAUSAL1D(1, 1, 33).mask.sigma.tolist() == pytest.approx([0.075])
 
 
-# --- perceptrons and jets ---------------------------------------------------------------------------------------------
+# --- MLP, SIREN and N-Jet ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weight_norm", [False, True])
 @pytest.mark.parametrize("omega_0", [30.0, -5.0])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("make", [SIREN, NSIREN])
-def test_siren_weights_fill_their_ranges(make, dims, omega_0, weight_norm):
+def test_siren_weights_are_uniform(make, dims, omega_0, weight_norm):
     net = make(dims, 40, hidden=250, omega_0=omega_0, weight_norm=weight_norm)
     for index, linear in enumerate(net.maps):
         fan_in = 250 if index else dims
@@ -196,7 +197,7 @@ def test_siren_weights_fill_their_ranges(make, dims, omega_0, weight_norm):
 
 @pytest.mark.parametrize("norm", [None, "layer"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_perceptron_weights_fill_their_ranges_and_biases_are_zero(dims, norm):
+def test_mlp_weights_are_uniform_and_biases_zero(dims, norm):
     net = MLP(dims, 40, hidden=250, norm=norm)
     for linear, fan_in in zip(net.maps, (dims, 250, 250), strict=True):
         assert_uniform(linear.weight, 1 / math.sqrt(fan_in))
@@ -206,7 +207,7 @@ def test_perceptron_weights_fill_their_ranges_and_biases_are_zero(dims, norm):
         assert not layer_norm.bias.any()
 
 
-def test_jets_start_at_unit_scale_with_normal_weights():
+def test_njet_starts_with_scale_zero_and_normal_weights():
     net = NJet(2, 2000)
     assert net.scale.tolist() == [0.0]
     assert net.alpha.shape == (2000, 15)
@@ -222,8 +223,8 @@ def count(module):
 
 
 HIDDEN_MAPS = 3 * (32 * 32 + 32)
-#: parameters of the generator besides the output map's 33 per kernel channel, by number of axes
-REST = {
+# number of generator parameters without the output map, which has 33 per kernel channel
+WITHOUT_OUTPUT_MAP = {
     "magnet": lambda dims: 4 * 32 * (3 * dims + 1) + HIDDEN_MAPS,
     "gabor": lambda dims: 4 * 32 * (2 * dims + 2) + HIDDEN_MAPS,
     "fourier": lambda dims: 4 * 32 * (dims + 1) + HIDDEN_MAPS,
@@ -247,17 +248,17 @@ REST = {
     ],
 )
 @pytest.mark.parametrize(("channels", "groups"), [((3, 5), 1), ((4, 6), 2), ((4, 4), 4)])
-def test_parameter_counts_of_the_authors_layers(layer, constant, channels, groups):
+def test_parameter_count_equals_authors_code(layer, constant, channels, groups):
     inputs, outputs = channels
     made = layer(inputs, outputs, 33, groups=groups)
     assert count(made) == 33 * (outputs * inputs // groups) + constant + outputs
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("name", REST)
-def test_parameter_counts_follow_from_the_definitions(name, dims):
+@pytest.mark.parametrize("name", WITHOUT_OUTPUT_MAP)
+def test_parameter_count_with_and_without_mask_and_bias(name, dims):
     masked, bare = (LAYERS[dims](3, 5, 9, generator=name, mask=mask) for mask in ("gaussian", None))
-    assert count(bare) == 33 * 15 + REST[name](dims) + 5
+    assert count(bare) == 33 * 15 + WITHOUT_OUTPUT_MAP[name](dims) + 5
     assert count(masked) == count(bare) + 2 * dims
     assert count(LAYERS[dims](3, 5, 9, generator=name, bias=False)) == count(masked) - 5
 
@@ -275,46 +276,46 @@ def test_parameter_counts_follow_from_the_definitions(name, dims):
         (MLP(2, 15), MLP(2, 15, norm="layer"), 2 * 2 * 32),
     ],
 )
-def test_parameter_counts_of_options(plain, richer, more):
+def test_parameter_count_of_options(plain, richer, more):
     assert count(richer) - count(plain) == more
 
 
 @pytest.mark.parametrize("order", range(5))
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_parameter_counts_of_jets(dims, order):
+def test_parameter_count_of_njet(dims, order):
     derivatives = math.comb(order + dims, dims)
     layer = LAYERS[dims](3, 5, 9, generator=partial(NJet, order=order), mask=None)
     assert count(layer) == derivatives * 15 + 1 + 5
 
 
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier"])
-def test_first_frequencies_follow_the_grid_beyond_33_taps(name):
+def test_initial_frequencies_grow_with_grid_beyond_33_taps(name):
     layer = FlexConv2d(1, 2, (17, 99), generator=name)
-    alone = GENERATORS[name](2, 2)
+    generator = GENERATORS[name](2, 2)
     for _ in range(2):
         torch.manual_seed(3)
         layer.reset_parameters()
         torch.manual_seed(3)
-        alone.reset_parameters()
-        torch.testing.assert_close(layer.generator.frequency, alone.frequency * torch.tensor([1.0, 3.0]))
-    asked_for = FlexConv2d(1, 2, (17, 99), generator=partial(GENERATORS[name], input_scale=25.6))
+        generator.reset_parameters()
+        torch.testing.assert_close(layer.generator.frequency, generator.frequency * torch.tensor([1.0, 3.0]))
+    explicit = FlexConv2d(1, 2, (17, 99), generator=partial(GENERATORS[name], input_scale=25.6))
     torch.manual_seed(3)
-    asked_for.reset_parameters()
-    torch.testing.assert_close(asked_for.generator.frequency, alone.frequency)
+    explicit.reset_parameters()
+    torch.testing.assert_close(explicit.generator.frequency, generator.frequency)
 
 
-def test_parameters_that_are_brought_along_are_left_alone():
-    brought = MAGNet(1, 6)
-    before = brought.frequency.clone()
-    FlexConv1d(2, 3, 500, generator=brought, padding="causal")
-    assert torch.equal(brought.frequency, before)
+def test_layer_keeps_frequencies_of_given_generator():
+    generator = MAGNet(1, 6)
+    before = generator.frequency.clone()
+    FlexConv1d(2, 3, 500, generator=generator, padding="causal")
+    assert torch.equal(generator.frequency, before)
 
 
 @pytest.mark.parametrize("length", [784, 1024, 16000])
-def test_kernels_of_long_sequences_can_change_from_tap_to_tap(length):
-    """95 % of their energy reaches up to as high a share of what the taps hold as in images."""
+def test_initial_kernels_of_long_sequences_have_high_frequencies(length):
+    """95 % of the energy lies below a frequency between 20 % and 80 % of the Nyquist frequency."""
     layer = FlexConv1d(8, 32, length, padding="causal", mask=GaussianMask(1, sigma=0.354))
     kernel = layer.kernel().detach().flatten(0, 1)
     energy = torch.fft.rfft(kernel - kernel.mean(-1, keepdim=True)).abs().square().mean(0)
-    reached = float((energy.cumsum(0) / energy.sum() < 0.95).double().mean())
-    assert 0.2 < reached < 0.8
+    share = float((energy.cumsum(0) / energy.sum() < 0.95).double().mean())
+    assert 0.2 < share < 0.8

@@ -1,4 +1,4 @@
-"""What becomes of long kernels in half precision."""
+"""Accuracy of long kernels in half and single precision."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ import torch
 
 from flexconv import materialize
 from flexconv.nn import FlexConv1d, GaussianMask
+from tests.conftest import relative_error
 
 
 def long_layer(taps):
     return FlexConv1d(4, 8, taps, padding="causal", mask=GaussianMask(1, sigma=0.354))
 
 
-def relative_error(x, exact):
-    x, exact = x.detach().double(), exact.detach().double()
-    return float((x - exact).norm() / exact.norm())
-
-
 @pytest.mark.parametrize("taps", [1024, 16_000])
-def test_rounded_parameters_are_another_kernel_and_a_rounded_kernel_is_not(taps):
+def test_rounding_parameters_changes_kernel_more_than_rounding_kernel(taps):
     layer = long_layer(taps)
     exact = layer.kernel()
     rounded = copy.deepcopy(layer)
@@ -32,11 +28,11 @@ def test_rounded_parameters_are_another_kernel_and_a_rounded_kernel_is_not(taps)
     assert relative_error(weight, exact) < 0.004
 
 
-def test_float32_is_enough_for_16_000_taps():
+def test_float32_is_accurate_for_16_000_taps():
     layer = long_layer(16_000)
     assert relative_error(layer.kernel(), copy.deepcopy(layer).double().kernel()) < 1e-3
 
 
-def test_float16_does_not_hold_the_frequencies_of_16_000_taps():
+def test_frequencies_of_16_000_taps_overflow_float16():
     highest = [float(long_layer(16_000).generator.frequency.detach().abs().max()) for _ in range(24)]
     assert max(highest) > torch.finfo(torch.float16).max
