@@ -6,7 +6,7 @@ A generator is a network that maps coordinates to values. FlexConvs use it to cr
 image shows how much detail a kernel can have. All four generators have about 4,200 parameters and see every pixel in
 every step. The image comes with scikit-learn. It has 96 × 64 pixels, so there is one parameter for about four values.
 
-The SIREN reaches about 30 dB, MAGNet and GaborNet 27 dB, and FourierNet 25 dB. Small networks, few steps and a small
+The SIREN reaches about 30 dB, MAGNet and GaborNet 26 to 27 dB, FourierNet 25 dB. Small networks, few steps and a small
 image favour the SIREN. The example takes about a minute on one CPU thread. `flexconv fit kodak` runs the comparison of
 the paper, which takes much longer.
 """

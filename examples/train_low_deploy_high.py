@@ -9,7 +9,7 @@ that are trained at either resolution.
 
 The original digits have 8 × 8 pixels. The images of 16 × 16 are enlarged, and those of 8 × 8 are reduced from them.
 Reducing an image therefore loses nothing here, and the accuracy on reduced images is the value to reach. The resampled
-FlexNet reaches about 96 %, and 98 % after its batch norm statistics are recomputed. Reduced images and the CNN trained
+FlexNet reaches 93 to 96 %, and 98 % after its batch norm statistics are recomputed. Reduced images and the CNN trained
 at 16 × 16 reach 98 to 99 %. Networks trained at 8 × 8 that see the larger images without any change reach 10 to 20 %.
 The example takes one to two minutes on one CPU thread.
 """
