@@ -1,7 +1,7 @@
 # make setup · make test · make docs · make demo · make paper · make bench      (PYTHON=python3.12 make setup picks an interpreter)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 BIN := .venv/bin
-FLEXCONV := $(BIN)/python -m flexconv.cli
+FLEXCONV := $(BIN)/python -m flexconv
 
 .PHONY: setup test lint types docs unit demo paper bench clean
 

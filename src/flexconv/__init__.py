@@ -1,15 +1,35 @@
-"""flexconv: PyTorch convolutions that learn how large they are.
+"""PyTorch convolutions that learn how large they are.
 
     from flexconv import FlexConv2d
-    layer = FlexConv2d(3, 16, kernel_size=33)       # at most 33 × 33, starts small, grows if that helps
+    layer = FlexConv2d(3, 16, kernel_size=33)       # starts small, can grow to 33 × 33
     layer.extent                                    # (5, 5)
 
-`flexconv.nn` holds layers, masks and kernel generators, `flexconv.ops` the convolutions as plain functions,
-`flexconv.models` the paper's networks, `flexconv.spectrum` how high a kernel's frequencies reach, `flexconv.resolution`
-how to run a model at another resolution. `flexconv.data`, `flexconv.train` and `flexconv.viz` need extras.
+Modules that need only torch, numpy and safetensors:
+
+    nn              layers, masks and kernel generators
+    ops             the convolutions as functions of tensors
+    sampling        kernels and masks sampled on any grid
+    spectrum        bounds on the frequencies of kernels, and a penalty on aliasing
+    resolution      running a model at another resolution
+    models          the networks of the paper; saving and loading
+    compat          loading networks of the authors' code
+    summary         what each layer has learned, in numbers
+    explorer        the same as an interactive HTML page
+    export          writing a network as ONNX, for torch.export, or as plain convolutions
+    audio           MFCCs of sound
+    testing         assertions for your own layers and networks
+    errors          the errors that flexconv raises
+
+Modules that need extras (`pip install ".[train,viz]"`):
+
+    data            data sets and batches (reading some files needs the extra `train`)
+    train           recipes and training runs (`train`)
+    bench           timings (`train`)
+    viz             figures (`viz`)
 """
 
 from . import compat as compat
+from . import errors as errors
 from . import models as models
 from . import nn as nn
 from . import ops as ops
@@ -37,7 +57,7 @@ from .resolution import at_resolution as at_resolution
 from .resolution import recalibrate_batchnorm as recalibrate_batchnorm
 from .spectrum import alias_penalty as alias_penalty
 
-# no modules: `from flexconv import *` leaves torch's nn alone
+# without modules, so that `from flexconv import *` does not replace torch's nn
 __all__ = [
     "ConversionReport",
     "FlexConv1d",

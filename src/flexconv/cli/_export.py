@@ -38,14 +38,10 @@ def export(
         bool, typer.Option("--test", help="Evaluate the model and the file on the test data of its training run.")
     ] = False,
     root: Root = None,
-    rtol: Annotated[
-        float,
-        typer.Option(metavar="ERROR", help="Largest accepted relative error of the file, compared with the model."),
-    ] = 1e-5,
 ) -> None:
     """Export a trained model for use without flexconv.
 
-    The file is read again after writing, and its outputs are compared with those of the model.
+    The exported network is run and compared with the model before the file is written.
     """
     from .. import export as exporting
     from ..export import SUFFIXES, format_of
@@ -64,7 +60,7 @@ def export(
         )
     scale = None if resolution is None else _scale(network, model, resolution)
     name = Path(model).resolve().name + SUFFIXES[format]
-    report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8, rtol=rtol)
+    report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8)
     say(str(report))
     if data is not None:
         scorer = Scorer(recipe, device="cpu", batch_size=None)
