@@ -1,6 +1,8 @@
-"""What only a GPU can show. Skipped where there is none."""
+"""Tests that need a GPU."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
@@ -15,12 +17,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.fixture
 def tf32():
+    """Allow TF32 in matrix products."""
     torch.set_float32_matmul_precision("high")
     yield
     torch.set_float32_matmul_precision("highest")
 
 
-def net() -> nn.Module:
+def make_network() -> nn.Module:
     return nn.Sequential(FlexConv2d(3, 8, 33), nn.ReLU(), FlexConv2d(8, 8, 33), nn.ReLU(), FlexConv2d(8, 4, 33)).cuda()
 
 
@@ -28,7 +31,7 @@ def net() -> nn.Module:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-3), (torch.bfloat16, 2e-2)]
 )
-def test_convolutions_agree_with_the_cpu(algorithm, dtype, tolerance):
+def test_convolutions_equal_cpu(algorithm, dtype, tolerance):
     x, weight = torch.randn(4, 6, 21, 18), torch.randn(4, 3, 9, 5)
     truth = ops.conv2d(x.double(), weight.double(), groups=2, algorithm="direct")
     y = ops.conv2d(x.cuda().to(dtype), weight.cuda().to(dtype), groups=2, algorithm=algorithm)
@@ -38,28 +41,29 @@ def test_convolutions_agree_with_the_cpu(algorithm, dtype, tolerance):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_generator_stays_float32_where_tf32_is_allowed(tf32, compiled):
+def test_generator_computes_in_float32_if_tf32_is_allowed(tf32, compiled):
     layer = FlexConv2d(16, 16, 33, mask=None).cuda()
-    truth = FlexConv2d(16, 16, 33, mask=None).double()
-    truth.load_state_dict(layer.state_dict())
+    reference = FlexConv2d(16, 16, 33, mask=None).double()
+    reference.load_state_dict(layer.state_dict())
     kernel = layer.kernel
     if compiled:
-        kernel = torch.compile(lambda: layer.sample(layer._extent.whole), fullgraph=True)
-    values, exact = kernel(), truth.kernel()
+        whole = [axis.whole for axis in layer.axes]
+        kernel = torch.compile(lambda: layer.sample(whole), fullgraph=True)
+    values, exact = kernel(), reference.kernel()
     assert relative_error(values.cpu(), exact) < 5e-6
     cotangent = torch.randn_like(exact)
     gradients = torch.autograd.grad((values * cotangent.cuda().float()).sum(), list(layer.generator.parameters()))
-    expected = torch.autograd.grad((exact * cotangent).sum(), list(truth.generator.parameters()))
-    for gradient, true in zip(gradients, expected, strict=True):
-        assert relative_error(gradient.cpu(), true) < 5e-5
+    expected = torch.autograd.grad((exact * cotangent).sum(), list(reference.generator.parameters()))
+    for gradient, truth in zip(gradients, expected, strict=True):
+        assert relative_error(gradient.cpu(), truth) < 5e-5
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_synchronisation_in_a_step_once_sizes_are_refreshed():
-    model = net()
+def test_training_step_does_not_synchronize_after_refresh_extents():
+    model = make_network()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     x = torch.randn(4, 3, 32, 32, device="cuda")
-    for mode in ("default", "error", "error"):  # the first step may set things up
+    for mode in ("default", "error", "error"):  # the first step may synchronize
         torch.cuda.set_sync_debug_mode(mode)
         try:
             model(x).square().mean().backward()
@@ -71,7 +75,7 @@ def test_no_synchronisation_in_a_step_once_sizes_are_refreshed():
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}, {"capturable": True}])
-def test_sizes_follow_every_kind_of_optimizer(options):
+def test_extent_follows_optimizer(options):
     layer = FlexConv2d(1, 1, 33).cuda()
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.05, **options)
     for _ in range(8):
@@ -79,14 +83,12 @@ def test_sizes_follow_every_kind_of_optimizer(options):
         (-layer(torch.ones(1, 1, 32, 32, device="cuda")).square().mean()).backward()
         optimizer.step()
         layer(torch.ones(1, 1, 32, 32, device="cuda"))
-        seen = layer.taps
-        layer._extent._seen = None
-        assert layer.taps == seen
+        assert layer.taps == copy.deepcopy(layer).taps  # a copy computes its taps again
     assert min(layer.extent) > 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast_lowers_the_convolution_and_not_the_kernel(dtype):
+def test_autocast_keeps_kernel_in_float32(dtype):
     layer = FlexConv1d(4, 4, 128, padding="causal").cuda()
     x = torch.randn(2, 4, 128, device="cuda")
     plain = layer.kernel()
@@ -97,7 +99,7 @@ def test_autocast_lowers_the_convolution_and_not_the_kernel(dtype):
     assert relative_error(y, layer(x)) < 2e-2
 
 
-def test_moves_between_devices_after_use():
+def test_layer_can_move_between_devices_after_use():
     layer = FlexConv2d(3, 4, 17)
     x = torch.randn(2, 3, 16, 16)
     before = layer(x)
@@ -105,7 +107,7 @@ def test_moves_between_devices_after_use():
     assert torch.equal(layer.cpu()(x), before)
 
 
-def test_lengths_on_the_device():
+def test_lengths_on_gpu_equal_single_sequences():
     layer = FlexConv1d(2, 2, 9).cuda()
     x = torch.randn(3, 2, 20, device="cuda")
     lengths = torch.tensor([20, 11, 3], device="cuda")
@@ -115,15 +117,15 @@ def test_lengths_on_the_device():
         assert not y[row, :, length:].any()
 
 
-def test_streaming_on_the_device():
+def test_streaming_on_gpu_equals_offline_output():
     flexconv.testing.assert_streaming_matches(
         FlexConv1d(2, 3, 40, padding="causal").cuda(), torch.randn(2, 2, 100, device="cuda"), 7, rtol=2e-3
     )
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_captured_as_a_cuda_graph():
-    model = net()
+def test_cuda_graph_of_network_equals_eager():
+    model = make_network()
     refresh_extents(model)
     x = torch.randn(4, 3, 32, 32, device="cuda")
     with torch.no_grad():
@@ -141,7 +143,7 @@ def test_captured_as_a_cuda_graph():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("readout", ["last", "mean", "every"])
-def test_sequences_of_unequal_length_captured_as_a_cuda_graph(readout):
+def test_cuda_graph_with_lengths_equals_eager(readout):
     model = flexconv.models.FlexTCN(in_channels=2, num_classes=3, length=20, widths=[4], readout=readout).cuda().eval()
     refresh_extents(model)
     x = torch.randn(3, 2, 20, device="cuda")

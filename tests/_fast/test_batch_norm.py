@@ -1,4 +1,4 @@
-"""Batch norm by pieces: torch's own says the same."""
+"""Batch norm that sums over short pieces, compared with `torch.nn.functional.batch_norm`."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.conftest import relative_error
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 50), (5, 2, 2000), (3, 4, 6, 7), (2, 3, 64, 48), (8, 3)], ids=str)
-def test_values_moments_and_gradients(shape):
+def test_values_statistics_and_gradients_equal_torch(shape):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).double() * 3 + 100
     scale, shift = torch.randn(2, shape[1], generator=generator).double()
@@ -26,7 +26,7 @@ def test_values_moments_and_gradients(shape):
     assert max(map(relative_error, results, truths)) < 1e-10
 
 
-def test_half_precision_is_summed_in_single():
+def test_statistics_of_half_precision_are_float32():
     x = (torch.randn(16, 2, 4096) + 300).bfloat16()
     y, mean, variance = batch_norm(x, torch.ones(2), torch.zeros(2), 1e-5)
     assert (y.dtype, mean.dtype) == (torch.bfloat16, torch.float32)
@@ -37,5 +37,5 @@ def test_half_precision_is_summed_in_single():
 @pytest.mark.parametrize(
     ("row", "piece"), [(1, 1), (784, 784), (1024, 1024), (16000, 1000), (9216, 1024), (16001, 16001)]
 )
-def test_rows_are_cut_into_equal_pieces(row, piece):
+def test_rows_are_divided_into_equal_pieces(row, piece):
     assert piece_length(row) == piece

@@ -1,4 +1,4 @@
-"""Fused blocks compute what the plain networks compute."""
+"""Fused blocks of the fast engines, compared with the plain networks."""
 
 import contextlib
 import copy
@@ -31,7 +31,7 @@ def resnet(dropout):
 
 MODELS = {
     "flexnet": flexnet,
-    "flexnet layer": partial(flexnet, norm="layer"),
+    "flexnet with layer norm": partial(flexnet, norm="layer"),
     "flextcn": flextcn,
     "resnet": resnet,
 }
@@ -53,7 +53,7 @@ def random_biases(model):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("fuse", [True, False])
-def test_compiled_fused_blocks_match_plain_networks(name, fuse):
+def test_compiled_fused_blocks_equal_plain_networks(name, fuse):
     """With dropout, whose random numbers differ, both networks are fused and one of them is compiled."""
     torch.manual_seed(0)
     model = random_biases(MODELS[name](dropout=0.3 if fuse else 0.0)).double()
@@ -76,7 +76,7 @@ def test_compiled_fused_blocks_match_plain_networks(name, fuse):
     for (key, mine), yours in zip(model.named_buffers(), other.named_buffers(), strict=True):
         torch.testing.assert_close(yours[1], mine, msg=lambda text, key=key: key + text)
     gradients = [p.grad.data_ptr() for p in other.parameters()]
-    assert len(set(gradients)) == len(gradients)  # clipping one must not clip two
+    assert len(set(gradients)) == len(gradients)  # clipping gradients in place must not change two of them
 
 
 def test_bias_before_batch_norm_has_zero_gradient():
@@ -103,7 +103,7 @@ def test_bias_before_batch_norm_has_zero_gradient():
     ],
     ids=str,
 )
-def test_pointwise_convolution_is_a_matrix_product(conv, is_product, monkeypatch):
+def test_pointwise_convolution_is_computed_as_matrix_product(conv, is_product, monkeypatch):
     x = torch.randn(4, 2, 5, 5)
     products = []
     bmm = torch.bmm
@@ -117,7 +117,7 @@ def test_pointwise_convolution_is_a_matrix_product(conv, is_product, monkeypatch
     assert torch.equal(y, conv(x))
 
 
-def test_forward_hooks_are_called():
+def test_forward_hooks_are_called_once():
     block = flexnet(dropout=0.3).blocks[1]
     calls = []
     watched = (block.shortcut, block.dropout, block.conv2, block.norm2)
@@ -128,9 +128,9 @@ def test_forward_hooks_are_called():
     assert sorted(map(id, calls)) == sorted(map(id, watched))
 
 
-def test_every_batch_norm_counts_each_batch_once():
+def test_batch_norms_count_each_batch_once():
     model = flexnet(dropout=0.3)
-    model.stem_norm.register_forward_hook(lambda *_: None)  # so that it runs by itself
+    model.stem_norm.register_forward_hook(lambda *_: None)  # a module with a hook is not fused
     model.blocks[0].norm1.eval()
     model.blocks[1].dropout.register_forward_hook(lambda *_: None)
     with compiled_regions(), fused_blocks(model):
@@ -164,7 +164,7 @@ def test_replaced_modules_are_called():
     assert other.stem_norm.num_batches_tracked == 1
 
 
-def test_dropout_keeps_the_requested_share_and_the_mean():
+def test_dropout_keeps_requested_share_and_mean():
     block = FlexNet(in_channels=2, image_size=6, widths=[3, 4], dropout=0.2, **SMALL).blocks[0]
     x = torch.rand(64, 3, 32, 32) + 1.0
     torch.manual_seed(0)
@@ -193,9 +193,9 @@ def test_blocks_are_restored_after_an_error():
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_a_forward_set_by_the_user_is_not_replaced():
+def test_custom_forward_is_not_replaced():
     model = flexnet(dropout=0.3)
-    model.blocks[0].forward = mine = lambda x: x
+    model.blocks[0].forward = custom = lambda x: x
     with fused_blocks(model):
-        assert model.blocks[0].forward is mine
-    assert model.blocks[0].forward is mine
+        assert model.blocks[0].forward is custom
+    assert model.blocks[0].forward is custom

@@ -221,7 +221,7 @@ def test_output_and_parameters_in_other_dtypes(name, dtype):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_autocast_output_and_gradients(name):
+def test_autocast_gives_bfloat16_output_and_float32_gradients(name):
     model, x = small(name).eval(), inputs(name)
     truth = model(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -81,7 +81,7 @@ def test_kernel_is_not_cached_with_gradients_or_in_training(x):
     assert count.calls == 6
 
 
-def test_cache_with_alternating_dtypes_and_inference_mode(x):
+def test_cache_is_correct_with_alternating_dtypes_and_inference_mode(x):
     layer = make_layer()
     with torch.inference_mode():
         first = layer(x)

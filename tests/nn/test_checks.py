@@ -248,7 +248,7 @@ def test_nan_in_input_gives_nan():
     assert make_layer(algorithm="direct")(x).isnan().any()
 
 
-def test_generator_without_parameters():
+def test_layer_accepts_generator_without_parameters():
     class Ramp(KernelGenerator):
         def evaluate(self, points):
             return points.sum(1, keepdim=True).expand(-1, self.channels)

@@ -109,7 +109,7 @@ def test_axes_growing_in_turn_stay_below_recompile_limit():
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "fft"])
-def test_compiled_code_with_dynamic_input_shape(algorithm):
+def test_compiled_code_accepts_dynamic_input_shape(algorithm):
     layer = single_channel_layer(sigma=0.1, algorithm=algorithm)
     refresh_extents(layer)
     compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)

@@ -212,7 +212,7 @@ def test_output_shape_equals_torch(dims, padding, stride, dilation):
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_output_size_of_same_padding_with_stride(dims):
+def test_same_padding_divides_size_by_stride(dims):
     for stride in (1, 2, 3, 4):
         for size in ((9, 8, 7), (4, 12, 5)):
             y = make_layer(dims, kernel_size=5, stride=stride)(noise(1, 2, *size[:dims]))

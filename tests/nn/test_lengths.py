@@ -127,7 +127,7 @@ def test_lengths_of_small_integer_types_do_not_overflow(dtype, padding, stride):
     assert torch.equal(layer(x, short), layer(x, long))
 
 
-def test_empty_batch_with_empty_lengths():
+def test_empty_batch_accepts_empty_lengths():
     x = torch.randn(0, 2, 9).double()
     assert make_layer()(x, torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 9)
     assert make_layer()(x, []).shape == (0, 4, 9)
@@ -214,7 +214,7 @@ def test_lengths_with_other_padding_mode_raise(mode):
         make_layer(padding_mode=mode)(make_batch([20, 20]), [20, 10])
 
 
-def test_lengths_inside_vmap_and_on_meta_device():
+def test_lengths_work_inside_vmap_and_on_meta_device():
     layer, x, lengths = make_layer(), make_batch([20, 20]), torch.tensor([20, 7])
     result = torch.func.vmap(layer)(x.unsqueeze(1), lengths.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(result, layer(x, lengths))

@@ -211,7 +211,7 @@ def test_bounds_of_rotated_mask_enclose_ellipse(angle, s0, s1, m0, m1, threshold
     ],
     ids=["gaussian", "authors", "rotated"],
 )
-def test_copy_pickle_reset_and_meta_device(make):
+def test_mask_supports_copy_pickle_reset_and_meta_device(make):
     mask = make()
     start = copy.deepcopy(mask.state_dict())
     with torch.no_grad():

@@ -251,7 +251,7 @@ def test_autocast_keeps_kernel_in_float32(algorithm):
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "fft"])
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "circular"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_batches_of_one_and_zero_samples(dims, mode, algorithm):
+def test_batches_can_have_one_or_zero_samples(dims, mode, algorithm):
     layer = make_layer(dims, kernel_size=5, padding_mode=mode, algorithm=algorithm, stride=2)
     x = noise(dims, batch=3)
     whole = layer(x)

@@ -203,7 +203,7 @@ def test_layers_in_module_lists_and_dicts_stream():
     assert_same_output(stream_in_chunks(Streaming(model), x, 1), run_offline(model, x))
 
 
-def test_chunks_without_outputs_under_autocast():
+def test_chunks_without_outputs_stream_under_autocast():
     model = nn.Sequential(*(FlexConv1d(1, 1, 5, padding="causal", stride=stride) for stride in (2, 1)))
     stream, x = Streaming(model), torch.randn(1, 1, 7)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

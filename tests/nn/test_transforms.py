@@ -102,7 +102,7 @@ def test_forward_mode_equals_reverse_mode(algorithm):
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("generator", ["magnet", "siren", "njet"])
-def test_export_with_static_shapes(dims, generator):
+def test_export_supports_static_shapes(dims, generator):
     layer, x = make_layer(dims, generator=generator).eval(), noise(dims)
     program = export(layer, (x,))
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
@@ -113,7 +113,7 @@ def test_export_with_static_shapes(dims, generator):
 @pytest.mark.parametrize("padding", ["same", "causal", "valid", [(-2, 9)]])
 @pytest.mark.parametrize("refreshed", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_with_dynamic_batch_and_length(padding, refreshed, strict):
+def test_export_supports_dynamic_batch_and_length(padding, refreshed, strict):
     if strict and not IS_EXPORTING_IS_RELIABLE:
         pytest.skip("before torch 2.13, strict export cannot be distinguished from torch.compile")
     layer = make_layer(kernel_size=33, padding=padding, sigma=0.1).eval()
@@ -127,7 +127,7 @@ def test_export_with_dynamic_batch_and_length(padding, refreshed, strict):
 
 
 @pytest.mark.parametrize("mode", ["zeros", "circular"])
-def test_export_with_dynamic_image_size(mode):
+def test_export_supports_dynamic_image_size(mode):
     layer = make_layer(2, kernel_size=(9, 5), stride=(2, 1), padding_mode=mode).eval()
     dims = {0: Dim("batch"), 2: Dim("height", min=12, max=512), 3: Dim("width", min=8, max=512)}
     program = export(layer, (torch.randn(2, 2, 20, 16),), dynamic_shapes=(dims,))
