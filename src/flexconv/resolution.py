@@ -176,7 +176,7 @@ def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
 def _resample_axis(axis: Axis, scale: float, *, taper: bool, weighted: bool) -> Axis:
     """The axis with `scale` times as many taps per unit, and the number of taps that best covers the same interval.
 
-    It is always computed from the axis that was trained on, so that resampling back gives the original axis.
+    With a taper it is computed from the axis that was trained on, so that resampling back gives the original axis.
     """
     old = axis.origin or axis
     scale *= old.spacing / axis.spacing

@@ -64,7 +64,7 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
 def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
     """The tap nearest to the centre of the mask (without a mask: of the kernel), within the current extent."""
     lines = coordinates(layer, layer.axes)
-    centres = [axis.home for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
+    centres = [axis.current for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
     nearest = [int((line - centre).abs().argmin()) for line, centre in zip(lines, centres, strict=True)]
     return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, layer.taps, strict=True))
 

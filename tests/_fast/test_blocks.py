@@ -199,3 +199,16 @@ def test_custom_forward_is_not_replaced():
     with fused_blocks(model):
         assert model.blocks[0].forward is custom
     assert model.blocks[0].forward is custom
+
+
+def test_batches_of_blocks_that_are_not_fused_are_counted_once():
+    model = FlexNet(in_channels=2, image_size=6, widths=[3, 4], num_classes=3, generator_options={"hidden": 4})
+
+    class Block(type(model.blocks[0])):
+        pass
+
+    model.blocks[0].__class__ = Block
+    with compiled_regions(), fused_blocks(model):
+        model(torch.randn(4, 2, 6, 6))
+    counts = {name: int(buffer) for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")}
+    assert set(counts.values()) == {1}, counts

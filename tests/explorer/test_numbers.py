@@ -147,7 +147,7 @@ def test_ellipse_is_a_contour_of_the_mask(make):
         direction = generator.normal(size=layer.dims)
         place = centre + radius * shape @ (direction / np.linalg.norm(direction))
         lines = [
-            torch.tensor([axis.home + p * axis.spacing], dtype=torch.float64)
+            torch.tensor([axis.current + p * axis.spacing], dtype=torch.float64)
             for axis, p in zip(layer.axes, place, strict=True)
         ]
         layer.mask.threshold = None

@@ -261,6 +261,6 @@ def test_layer_accepts_generator_without_parameters():
 
 
 def test_kernel_argument_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="generator="):
+    with pytest.warns(DeprecationWarning, match="generator"):
         layer = FlexConv1d(1, 1, 9, kernel="siren")
     assert type(layer.generator).__name__ == "SIREN"

@@ -9,7 +9,7 @@ from torch import nn
 
 from flexconv import FlexConv2d, RotatedGaussianMask, refresh_extents
 from flexconv.nn import GENERATORS
-from flexconv.nn._grid import ladder
+from flexconv.nn._grid import window_sizes
 from tests.conftest import relative_error
 from tests.nn.helpers import set_value, single_channel_layer, tiny_magnet
 
@@ -65,7 +65,7 @@ def test_new_weights_or_dtype_reset_window_of_compiled_code(change):
     change(layer)
     x = x.to(layer.mask.sigma.dtype)
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-6)
-    assert layer._extent.given == layer._extent.whole
+    assert layer._extent.compiled_windows == layer._extent.whole
 
 
 @pytest.mark.parametrize(("generator", "mask"), [*[(g, RotatedGaussianMask) for g in GENERATORS], ("njet", None)])
@@ -92,7 +92,7 @@ def test_number_of_compiled_graphs_is_bounded_by_ladder():
         ours, theirs = (torch.autograd.grad(y.square().sum(), wanted) for y in (ours, theirs))
         for one, other in zip(ours, theirs, strict=True):
             assert relative_error(one, other) < 1e-4
-    assert counter.frame_count <= len(ladder(33, False)) == 5
+    assert counter.frame_count <= len(window_sizes(33, False)) == 5
 
 
 def test_axes_growing_in_turn_stay_below_recompile_limit():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexconv.nn import Axis, FlexConv1d, FlexConv2d, coordinate_grid
-from flexconv.nn._grid import ladder
+from flexconv.nn._grid import window_sizes
 
 CPU = {"device": torch.device("cpu"), "dtype": torch.float64}
 centered_and_causal = pytest.mark.parametrize("causal", [False, True], ids=["centered", "causal"])
@@ -61,7 +61,7 @@ def test_coordinate_d_varies_along_axis_d():
 def test_single_tap_is_at_current_sample(causal, coordinate):
     axis = Axis(1, causal)
     assert axis.coordinates(axis.whole, **CPU).tolist() == [coordinate]
-    assert axis.home == coordinate
+    assert axis.current == coordinate
 
 
 @given(axes_and_tap_ranges(), st.sampled_from([torch.float32, torch.float64]))
@@ -107,13 +107,13 @@ def test_fewest_taps_and_spacing(size, causal, fewest):
 
 
 def test_ladder_of_33_taps():
-    assert ladder(33, False) == (5, 9, 17, 25, 33)
+    assert window_sizes(33, False) == (5, 9, 17, 25, 33)
 
 
 @centered_and_causal
 def test_ladder_has_few_increasing_sizes_up_to_whole_axis(causal):
     for size in range(1, 501):
-        rungs = ladder(size, causal)
+        rungs = window_sizes(size, causal)
         assert list(rungs) == sorted(set(rungs))
         assert rungs[-1] == size
         assert rungs[0] >= Axis(size, causal).fewest_taps
@@ -124,7 +124,7 @@ def test_ladder_has_few_increasing_sizes_up_to_whole_axis(causal):
 
 @centered_and_causal
 def test_ladder_of_long_axis_starts_near_64_taps(causal):
-    rungs = ladder(16001, causal)
+    rungs = window_sizes(16001, causal)
     assert 60 <= rungs[0] < 128
     assert len(rungs) <= 10
     assert all(larger <= 2 * smaller + 1 for smaller, larger in itertools.pairwise(rungs))
@@ -133,17 +133,17 @@ def test_ladder_of_long_axis_starts_near_64_taps(causal):
 @given(axes_and_tap_ranges())
 def test_rung_contains_needed_taps_and_has_size_of_ladder(axis_and_needed):
     axis, (start, stop) = axis_and_needed
-    window = axis.rung((start, stop))
+    window = axis.window_for((start, stop))
     assert 0 <= window[0] <= start < stop <= window[1] <= axis.size
-    assert window[1] - window[0] in ladder(axis.size, axis.causal)
+    assert window[1] - window[0] in window_sizes(axis.size, axis.causal)
 
 
 @given(axes_and_tap_ranges())
 def test_rung_is_smallest_and_prefers_home_window(axis_and_needed):
     axis, (start, stop) = axis_and_needed
-    window = axis.rung((start, stop))
+    window = axis.window_for((start, stop))
     size = window[1] - window[0]
-    for rung in ladder(axis.size, axis.causal):
+    for rung in window_sizes(axis.size, axis.causal):
         at_home = home_window(axis, rung)
         suffices = at_home[0] <= start and stop <= at_home[1]
         assert not (suffices and rung < size)
@@ -156,7 +156,7 @@ def test_rung_of_home_window_is_home_window(size, causal, data):
     axis = Axis(size, causal)
     taps = data.draw(st.integers(1, size))
     taps -= (size - taps) % 2 if not causal and taps > 1 else 0
-    window = axis.rung(home_window(axis, taps))
+    window = axis.window_for(home_window(axis, taps))
     assert window == home_window(axis, window[1] - window[0])
 
 
@@ -164,8 +164,8 @@ def test_rung_of_home_window_is_home_window(size, causal, data):
 @centered_and_causal
 def test_number_of_different_rungs_is_small(size, causal):
     axis = Axis(size, causal)
-    windows = {axis.rung((start, stop)) for start in range(size) for stop in range(start + 1, size + 1)}
-    assert len(windows) <= 7 * len(ladder(size, causal))
+    windows = {axis.window_for((start, stop)) for start in range(size) for stop in range(start + 1, size + 1)}
+    assert len(windows) <= 7 * len(window_sizes(size, causal))
 
 
 # --- initial sizes ----------------------------------------------------------------------------------------------------

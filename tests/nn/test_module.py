@@ -350,3 +350,37 @@ def test_reset_of_each_siren_map_keeps_its_range():
     first, *later = layer.generator.maps
     assert first.weight.abs().max() > 0.5
     assert all(linear.weight.abs().max() < 0.02 for linear in later)
+
+
+def test_changing_the_threshold_changes_size_and_kept_kernel():
+    layer, x = FlexConv2d(1, 1, 17, mask=GaussianMask(2, sigma=0.2)).eval(), torch.randn(1, 1, 20, 20)
+    with torch.no_grad():
+        before = layer(x)
+        assert layer.extent == (7, 7)
+        layer.mask.threshold = None
+        assert layer.extent == (17, 17)
+        assert not torch.equal(layer(x), before)
+
+
+def test_size_is_checked_again_after_a_change_of_precision():
+    layer = FlexConv1d(1, 1, 33)
+    layer(torch.randn(1, 1, 40))
+    layer.double()
+    with torch.no_grad():
+        assert layer.kernel().shape[2:] == copy.deepcopy(layer).kernel().shape[2:]
+
+
+def test_mask_keeps_a_loaded_mean():
+    mask = GaussianMask(2)
+    mask.load_state_dict({"mean": torch.tensor([0.5, -0.5]), "sigma": torch.tensor([0.1, 0.1])})
+    assert FlexConv2d(1, 1, 9, mask=mask).mask.mean.tolist() == [0.5, -0.5]
+
+
+def test_generator_of_another_dtype_is_refused():
+    with pytest.raises(TypeError, match=r"float32.*float64"):
+        FlexConv2d(1, 1, 9, dtype=torch.float64, generator=MAGNet(2, 1))
+
+
+def test_function_that_returns_no_generator_is_named():
+    with pytest.raises(TypeError, match=r"KernelGenerator.*Linear"):
+        FlexConv2d(1, 1, 9, generator=lambda *_, **__: nn.Linear(1, 1))

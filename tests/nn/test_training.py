@@ -21,7 +21,7 @@ def target_filter(layer):
     """Return a Gabor filter with energy 1 on the layer's grid."""
     profiles = []
     for axis in layer.axes:
-        x = torch.linspace(-1, 1, axis.size) - axis.home
+        x = torch.linspace(-1, 1, axis.size) - axis.current
         profiles.append(torch.exp(-0.5 * (x / 0.4).square()) * torch.cos((4 if axis.causal else 8) * x))
     values = profiles[0] if layer.dims == 1 else profiles[0][:, None] * profiles[1]
     return (values / values.norm())[None, None]

@@ -138,7 +138,7 @@ def test_resampled_axes_keep_their_range_and_the_current_sample(size, scale, tap
     assert line[0] >= -1 - 1e-9
     assert line[-1] <= 1 + 1e-9
     if causal or size % 2:
-        assert line.sub(axis.home).abs().min() < 1e-9
+        assert line.sub(axis.current).abs().min() < 1e-9
 
 
 def test_large_layers_show_a_selection_of_channels(monkeypatch):

@@ -154,10 +154,11 @@ def without_bias(conv: nn.Module, x: torch.Tensor) -> Shortcut:
 def _count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
     """Increase `num_batches_tracked` of the norms that `conv_norm_relu` runs as regions, in one operation.
 
-    These are `norms`, and norm1 and norm2 of the blocks.
+    These are `norms`, and norm1 and norm2 of the blocks that are fused.
     """
     if regions_are_compiled():
-        children = (child for block in blocks for child in block.named_children())
+        fused = [block for block in blocks if type(block) in _FUSED and "forward" in vars(block)]
+        children = (child for block in fused for child in block.named_children())
         everywhere = [*norms, *(child for name, child in children if name in ("norm1", "norm2"))]
         counts = [norm.num_batches_tracked for norm in everywhere if _is_plain_batch_norm(norm)]
         if counts:

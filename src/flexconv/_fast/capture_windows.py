@@ -55,7 +55,7 @@ class CaptureWindows:
         found = []
         for (layer, _), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
             needed = _with_room(layer.axes, bounds, 2 * self._room())
-            found.append(tuple(axis.rung(taps) for axis, taps in zip(layer.axes, needed, strict=True)))
+            found.append(tuple(axis.window_for(taps) for axis, taps in zip(layer.axes, needed, strict=True)))
         return found
 
     def still_fit(self) -> bool:
@@ -83,7 +83,7 @@ class CaptureWindows:
         if any(n[0] < w[0] or n[1] > w[1] for n, w in zip(needed, windows, strict=True)):
             return False
         roomy = _with_room(axes, bounds, 4 * self._room())
-        smaller = [axis.rung(taps) for axis, taps in zip(axes, roomy, strict=True)]
+        smaller = [axis.window_for(taps) for axis, taps in zip(axes, roomy, strict=True)]
         return all(s[1] - s[0] >= w[1] - w[0] for s, w in zip(smaller, windows, strict=True))
 
     def _room(self) -> float:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from .._arguments import as_int, per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import GENERATORS, USUAL_SCALE, USUAL_TAPS, FlexConvNd, GaussianMask, KernelFactory
+from ..nn import GENERATORS, PAPER_INPUT_SCALE, PAPER_TAPS, FlexConvNd, GaussianMask, KernelFactory
 from ..ops import Padding
 from ._find import COUNTERPARTS, Convolution
 from ._fit import output_map
@@ -124,11 +124,11 @@ def _suitable_generator(name: str, grid: Sequence[int], kernel_size: Sequence[in
     taps = math.prod(
         max(taps, min(size, 3)) for taps, size in zip(kernel_size, grid, strict=True)
     )  # a mask keeps at least 3
-    coarseness = (USUAL_TAPS - 1) / (max(grid) - 1)  # the spacing of this grid relative to that of the usual one
+    coarseness = (PAPER_TAPS - 1) / (max(grid) - 1)  # the spacing of this grid relative to that of the usual one
     options: dict[str, dict[str, float]] = {
-        "magnet": {"beta": coarseness, "input_scale": USUAL_SCALE},  # smaller γ, and frequencies ∝ γ
-        "gabor": {"beta": coarseness, "input_scale": USUAL_SCALE},
-        "fourier": {"input_scale": USUAL_SCALE / coarseness},
+        "magnet": {"beta": coarseness, "input_scale": PAPER_INPUT_SCALE},  # smaller γ, and frequencies ∝ γ
+        "gabor": {"beta": coarseness, "input_scale": PAPER_INPUT_SCALE},
+        "fourier": {"input_scale": PAPER_INPUT_SCALE / coarseness},
         "siren": {"omega_0": 30.0 / coarseness},
         "nsiren": {"omega_0": 30.0 / coarseness},
     }

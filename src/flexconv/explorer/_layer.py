@@ -126,7 +126,7 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
         spread = np.array([[cos, -sin], [sin, cos]]) @ spread
     units = np.array([axis.spacing for axis in axes])
     return {
-        "centre": [(m - axis.home) / axis.spacing for m, axis in zip(mean.tolist(), axes, strict=True)],
+        "centre": [(m - axis.current) / axis.spacing for m, axis in zip(mean.tolist(), axes, strict=True)],
         "shape": (spread / units[:, None]).tolist(),
         "radius": None if mask.threshold is None else math.sqrt(-2 * math.log(mask.threshold)),
     }
@@ -134,4 +134,4 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
 
 def _offset(axis: Axis, tap: int, unit: float) -> float:
     """The position of a tap relative to the current sample, in units of `unit`."""
-    return (axis.first + tap * axis.spacing - axis.home) / unit
+    return (axis.first + tap * axis.spacing - axis.current) / unit

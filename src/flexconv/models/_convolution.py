@@ -109,7 +109,7 @@ def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequ
             raise ArgumentError(f"kernel_size must be odd, because kernels are centred; got {kernel_size!r}")
         return sizes
     if image_size is None:
-        raise ArgumentError("kernels need a size: pass image_size or kernel_size; got neither")
+        raise ArgumentError("either image_size or kernel_size is required; got neither")
     return tuple(size + 1 - size % 2 for size in per_axis("image_size", image_size, 2, minimum=1))
 
 

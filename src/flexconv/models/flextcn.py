@@ -11,7 +11,7 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError
-from ..nn import can_look, check_lengths, hide_padding
+from ..nn import can_read_values, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._norm import make_norm, normalise
@@ -113,8 +113,8 @@ class FlexTCN(Model):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
         """Logits of sequences. Pass `lengths` [batch] for sequences that are padded to a common length.
 
-        Values behind the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
-        alone; with readout="every" it is 0 behind the end. In training mode, batch statistics exclude the padding.
+        Values past the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
+        alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
         """
         self._check_input(x)
         if lengths is not None:
@@ -139,7 +139,7 @@ class FlexTCN(Model):
 
     def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
         checked = check_lengths(lengths, x)
-        if self.readout != "every" and can_look(checked):
+        if self.readout != "every" and can_read_values(checked):
             shortest = int(torch.as_tensor(lengths).min())
             if shortest < 1:
                 raise ArgumentError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
@@ -181,7 +181,7 @@ def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:
     if kernel_size is not None:
         return (positive_int("kernel_size", kernel_size),)
     if length is None:
-        raise ArgumentError("kernels need a size: pass length or kernel_size; got neither")
+        raise ArgumentError("either length or kernel_size is required; got neither")
     return (positive_int("length", length),)
 
 

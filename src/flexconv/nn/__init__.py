@@ -14,7 +14,7 @@ from ._grid import coordinate_grid as coordinate_grid
 from ._grid import filled as filled
 from ._grid import mesh as mesh
 from ._guard import effective_sigma as effective_sigma
-from ._lengths import can_look as can_look
+from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
 from ._lengths import hide_padding as hide_padding
 from ._mask import GaussianMask as GaussianMask
@@ -24,9 +24,9 @@ from ._streaming import Streaming as Streaming
 from .kernels import GENERATORS as GENERATORS
 from .kernels import MLP as MLP
 from .kernels import NSIREN as NSIREN
+from .kernels import PAPER_INPUT_SCALE as PAPER_INPUT_SCALE
+from .kernels import PAPER_TAPS as PAPER_TAPS
 from .kernels import SIREN as SIREN
-from .kernels import USUAL_SCALE as USUAL_SCALE
-from .kernels import USUAL_TAPS as USUAL_TAPS
 from .kernels import Affine as Affine
 from .kernels import FourierNet as FourierNet
 from .kernels import GaborNet as GaborNet

@@ -28,7 +28,7 @@ class KernelCache:
         if not _can_keep(parameters):
             return make()
         entry = self._entry  # read once, because another thread may replace it
-        if entry is None or entry.key != key or not entry.seen.hold(parameters):
+        if entry is None or entry.key != key or not entry.seen.unchanged(parameters):
             seen = _Seen(parameters)  # before sampling, so that a change in between is noticed
             entry = self._entry = _Entry(key, seen, make())
         return entry.kernel
@@ -41,9 +41,9 @@ class _Seen:
         self.versions = Versions(tensors)
         self.values = [t.detach().clone() if t.device.type == "cpu" else None for t in tensors]
 
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the tensors are unchanged. Values also reveal writes through `.data`, which versions do not."""
-        return self.versions.hold(tensors) and all(
+        return self.versions.unchanged(tensors) and all(
             value is None or torch.equal(value, t) for value, t in zip(self.values, tensors, strict=True)
         )
 

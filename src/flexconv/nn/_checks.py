@@ -54,20 +54,22 @@ def make_generator(
         if generator not in GENERATORS:
             unknown_name("kernel generator", generator, GENERATORS)
         generator = GENERATORS[generator]
-    if isinstance(generator, nn.Module) or not callable(generator):
-        made = generator
-    else:
-        made = generator(dims, channels, device=device, dtype=dtype)
-    if not isinstance(made, KernelGenerator):
+    if not callable(generator) or (isinstance(generator, nn.Module) and not isinstance(generator, KernelGenerator)):
         raise ArgumentTypeError(
             f"generator must be a name ({', '.join(GENERATORS)}), a KernelGenerator or a function that makes one; "
             f"got {generator!r}"
         )
+    made = generator if isinstance(generator, nn.Module) else generator(dims, channels, device=device, dtype=dtype)
+    if not isinstance(made, KernelGenerator):
+        raise ArgumentTypeError(f"generator must return a KernelGenerator; {generator!r} returned {made!r}")
     if (made.dims, made.channels) != (dims, channels):
         raise ArgumentError(
             f"the kernel generator makes {made.channels} channels in {made.dims}D; this layer needs "
             f"out_channels × in_channels / groups = {channels} in {dims}D"
         )
+    if dtype is not None and any(p.is_floating_point() and p.dtype != dtype for p in made.parameters()):
+        found = next(p.dtype for p in made.parameters() if p.dtype != dtype)
+        raise ArgumentTypeError(f"the kernel generator has parameters of {found}; this layer was given dtype={dtype}")
     return made
 
 
@@ -82,7 +84,7 @@ def make_mask(
     if mask is not None and not isinstance(mask, GaussianMask):
         raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
     if mask is not None and mask.dims != dims:
-        raise ArgumentError(f"the mask has {mask.dims} axes; this layer has {dims}")
+        raise ArgumentError(f"the mask has dims={mask.dims}; this layer needs dims={dims}")
     return mask
 
 
@@ -107,12 +109,14 @@ def check_kind(layer: FlexConvNd, x: torch.Tensor) -> None:
     if x.ndim not in (layer.dims + 1, layer.dims + 2) or x.shape[-1 - layer.dims] != layer.in_channels:
         sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[layer.dims]
         raise ArgumentError(
-            f"{name} expects an input of shape [batch, {layer.in_channels}, {sizes}] "
+            f"{name} expects an input of shape [batch, {layer.in_channels}, {sizes}], or the same without batch "
             f"(in_channels={layer.in_channels}); got {tuple(x.shape)}"
         )
     dtype = layer.reference_tensor().dtype
     if x.dtype != dtype and not autocast_enabled(x.device.type):
-        raise ArgumentTypeError(f"the input is {x.dtype} but the layer is {dtype}: convert one of them with .to(…)")
+        raise ArgumentTypeError(
+            f"the input is {x.dtype} but the layer is {dtype}: convert the input with .to(…), or use torch.autocast"
+        )
 
 
 def check_sizes(layer: FlexConvNd, sizes: Sequence[int]) -> None:
@@ -134,7 +138,8 @@ def check_padding_fits(layer: FlexConvNd, sizes: Sequence[int], pads: Pads) -> N
         if max(whole) > widest:
             raise ArgumentError(
                 f"padding_mode={layer.padding_mode!r} can pad an axis of {size} samples by at most {widest}; "
-                f"kernel_size {layer.kernel_size} with padding={layer.padding!r} may need {max(whole)}"
+                f"kernel_size {layer.kernel_size} with padding={layer.padding!r} may need {max(whole)}: "
+                f"choose a smaller kernel_size or padding_mode='zeros'"
             )
 
 

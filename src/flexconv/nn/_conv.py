@@ -1,9 +1,12 @@
-"""FlexConv: a convolution whose kernel is a function of position, under a window that learns its size.
+"""FlexConv: a convolution whose kernel is a function of position, times a mask that learns its size.
 
-    y = x ⋆ ψ + b,      ψ[o, i, p] = scale · generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
+    y = x ⋆ ψ + b,      ψ[o, i, p] = generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
 
-The generator is a small network on coordinates. The mask is a Gaussian with learnable centre and width; taps where it
-falls below a threshold are cropped, so its width is the size of the kernel. `_sized.py` keeps track of that size.
+Here o is an output channel and i one of the I = in_channels / groups input channels. The generator is a small network
+on coordinates. The mask is a Gaussian with learnable centre and width, one for all channels. Taps where it falls below
+its threshold are cropped, so its width is the size of the kernel: `taps` are those that are kept, `extent` is their
+number, and `window` is the slightly larger range that a forward pass computes (`_sized.py`). On a resampled grid the
+kernel is also multiplied by a scale, which makes up for the other density of taps.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class FlexConvNd(SizedKernel):
     ) -> None:
         super().__init__()
         if kernel is not None:
-            warnings.warn("kernel= is now called generator=", DeprecationWarning, stacklevel=2)
+            warnings.warn("the argument kernel is deprecated: use generator", DeprecationWarning, stacklevel=2)
             generator = kernel
         self.in_channels, self.out_channels, self.groups = check_channels(in_channels, out_channels, groups)
         self.stride = per_axis("stride", stride, self.dims, minimum=1)
@@ -80,7 +83,7 @@ class FlexConvNd(SizedKernel):
         self._set_grid(grid, fresh=not isinstance(generator, nn.Module))
 
     def reset_parameters(self) -> None:
-        """Draw every parameter again, as in a new layer."""
+        """Draw every parameter again, suited to the grid and mask of this layer."""
         self.generator.reset_parameters()
         if self.mask is not None:
             self.mask.reset_parameters()
@@ -111,7 +114,7 @@ class FlexConvNd(SizedKernel):
         return self.grid.coordinates(window, device=device, dtype=self.generator.compute_dtype)
 
     def window_kernel(self) -> torch.Tensor:
-        """The kernel on the window of the forward pass: `kernel()` with a few zeros around it."""
+        """The kernel on the window of the forward pass. Taps outside the extent are zero."""
         return self._provider.tensor(self, self.window)
 
     # --- the convolution ----------------------------------------------------------------------------------------------
@@ -145,8 +148,8 @@ class FlexConvNd(SizedKernel):
     def pads_for(self, window: Sequence[TapRange]) -> Pads:
         """Padding that keeps a window's taps where they are in the whole grid. Negative padding skips samples."""
         return tuple(
-            (left - start * step, right - (size - stop) * step)
-            for (left, right), (start, stop), size, step in zip(
+            (left - start * dilation, right - (size - stop) * dilation)
+            for (left, right), (start, stop), size, dilation in zip(
                 self.pads, window, self.kernel_size, self.dilation, strict=True
             )
         )
@@ -184,17 +187,17 @@ class FlexConvNd(SizedKernel):
 class FlexConv1d(FlexConvNd):
     """1D convolution that learns the length of its kernel.
 
-    Same arguments as `torch.nn.Conv1d`, plus `generator`, `mask` and `algorithm`.
+    Takes the arguments of `torch.nn.Conv1d`, plus `generator`, `mask` and `algorithm`. The default padding is "same".
 
     Shapes: [batch, in_channels, length] → [batch, out_channels, length'], batch optional.
 
     Arguments:
         kernel_size: size of the grid, which is the largest size that the kernel can have. Odd if padding is "same".
-        padding: "same" (the default; output length ⌈length/stride⌉), "causal" (output n sees inputs ≤ n, and the mask
-            starts at the newest sample), "valid", an int, or per axis a name, an int or a (left, right) pair.
+        padding: "same" (output length ⌈length/stride⌉), "causal" (output n sees inputs ≤ n, and the mask is initially
+            centred on the current sample), "valid", an int, or per axis a name, an int or a (left, right) pair.
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
-            `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`.
+            `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
         mask: "gaussian", a `GaussianMask(…)` with other settings, or None for the whole grid without a mask (CKConv).
         algorithm: how to compute the convolution, see `flexconv.ops`.
 
@@ -205,7 +208,7 @@ class FlexConv1d(FlexConvNd):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
         """x [batch, in_channels, length] → [batch, out_channels, length'].
 
-        Pass `lengths` [batch] for sequences that are padded to a common length. Values behind the end of a sequence
+        Pass `lengths` [batch] for sequences that are padded to a common length. Values past the end of a sequence
         (even NaN) are not used, and outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone.
         """
         if lengths is None:
@@ -216,8 +219,8 @@ class FlexConv1d(FlexConvNd):
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         """The number of outputs for sequences of these lengths."""
         lengths = lengths.to(torch.int64)  # short integers would overflow
-        (taps,), (stride,), (pads,), (spread,) = self.kernel_size, self.stride, self.pads, self.dilation
-        return output_size(lengths, taps, stride, pads, spread).clamp(min=0)  # type: ignore[arg-type, return-value]
+        (taps,), (stride,), (pads,), (dilation,) = self.kernel_size, self.stride, self.pads, self.dilation
+        return output_size(lengths, taps, stride, pads, dilation).clamp(min=0)  # type: ignore[arg-type, return-value]
 
 
 class FlexConv2d(FlexConvNd):

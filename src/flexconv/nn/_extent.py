@@ -67,10 +67,11 @@ class Extent:
         self.axes = tuple(axes)
         self.whole = tuple(axis.whole for axis in axes)
         self.taps: tuple[TapRange, ...] = self.whole  # the taps that the mask keeps
-        self.windows: tuple[TapRange, ...] = self.whole  # computed by eager code: the next size of the ladder
-        self.given: tuple[TapRange, ...] = self.whole  # computed by compiled code
+        self.windows: tuple[TapRange, ...] = self.whole  # computed by eager code: the next larger of `window_sizes`
+        self.compiled_windows: tuple[TapRange, ...] = self.whole  # computed by compiled code
         self._seen: _Values | Versions | None = None
         self._source: Callable[[], object] = _nothing
+        self._settings: object = None
 
     def __getstate__(self) -> dict[str, object]:
         """Copy or pickle everything but the record of parameter values."""
@@ -80,8 +81,8 @@ class Extent:
         """Set the window from host copies `values` of the source's size parameters."""
         if not all(math.isfinite(v) for parameter in values for v in parameter.flatten().tolist()):
             raise ArgumentError(
-                f"cannot size the kernel of {name}: its size parameters must be finite, "
-                f"but are {[v.tolist() for v in values]}"
+                f"the size of {name} is undefined: the parameters of its {type(source).__name__} must be finite; "
+                f"got {[v.tolist() for v in values]}"
             )
         with torch.no_grad():
             bounds = source.bounds([v.float() if v.itemsize < 4 else v for v in values], self.axes)
@@ -89,19 +90,23 @@ class Extent:
         ends = [
             axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
         ]
-        self.windows = tuple(axis.rung(needed) for axis, needed in zip(self.axes, ends, strict=True))
+        self.windows = tuple(axis.window_for(needed) for axis, needed in zip(self.axes, ends, strict=True))
         self._seen, self._source = _remember(source.size_parameters()), weakref.ref(source)
+        self._settings = size_settings(source)
 
-    def give(self) -> None:
-        """Let compiled code use the window. All axes use the same step of the ladder: one graph per step."""
+    def publish(self) -> None:
+        """Let compiled code use the window, with the same entry of `window_sizes` (from the largest) for all axes."""
         steps_below = min(axis.steps_below_whole(w) for axis, w in zip(self.axes, self.windows, strict=True))
-        self.given = tuple(axis.rung(w, steps_below) for axis, w in zip(self.axes, self.windows, strict=True))
+        self.compiled_windows = tuple(
+            axis.window_for(window, steps_below) for axis, window in zip(self.axes, self.windows, strict=True)
+        )
 
-    def withdraw(self) -> None:
-        """Make compiled code use the whole grid again, because the window may no longer be valid."""
-        self.given = self.whole
+    def invalidate(self) -> None:
+        """Make compiled code use the whole grid, and eager code check again: the sizes may no longer be valid."""
+        self.compiled_windows = self.whole
+        self._seen = None
 
-    def follow(self, source: SizeSource | None, *, name: Callable[[], str]) -> None:
+    def refresh_if_changed(self, source: SizeSource | None, *, name: Callable[[], str]) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
         if source is None:
             self.taps = self.windows = self.whole
@@ -110,7 +115,12 @@ class Extent:
         if not all(map(readable, parameters)):
             self.taps = self.windows = self.whole  # no values to read: meta tensors, vmap over parameters
             self._seen = None
-        elif self._seen is None or self._source() is not source or not self._seen.hold(parameters):
+        elif (
+            self._seen is None
+            or self._source() is not source
+            or self._settings != size_settings(source)
+            or not self._seen.unchanged(parameters)
+        ):
             self.update(source, [p.detach().cpu() for p in parameters], name=name())
 
 
@@ -122,8 +132,8 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
         if all(map(readable, parameters)):
             by_device.setdefault(parameters[0].device, []).append(each)
     for layers in by_device.values():
-        everything = [p.detach().flatten().double() for _, _, source in layers for p in source.size_parameters()]
-        copy = torch.cat(everything).cpu()
+        everything = [p.detach().flatten() for _, _, source in layers for p in source.size_parameters()]
+        copy = torch.cat(everything).cpu().double()  # on the host: not every device has float64
         start = 0
         for name, extent, source in layers:
             values = []
@@ -132,7 +142,12 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
                 values.append(piece.to(parameter.dtype))
                 start += parameter.numel()
             extent.update(source, values, name=name)
-            extent.give()
+            extent.publish()
+
+
+def size_settings(source: SizeSource | None) -> tuple[object, ...]:
+    """Attributes of a mask, other than parameters, that its size depends on."""
+    return getattr(source, "threshold", None), getattr(source, "form", None)
 
 
 def _nothing() -> None:
@@ -153,7 +168,7 @@ class Versions:
         self.note = self._note(tensors)
         self.tensors = [weakref.ref(t) for t in tensors]  # the same address may belong to another tensor later
 
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
         same = len(tensors) == len(self.tensors) and all(r() is t for r, t in zip(self.tensors, tensors, strict=True))
         return same and self.note == self._note(tensors)
 
@@ -169,7 +184,7 @@ class _Values:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.note = [t.tolist() for t in tensors]
 
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
         return all(t.device.type == "cpu" for t in tensors) and self.note == [t.tolist() for t in tensors]
 
 

@@ -51,7 +51,7 @@ class Axis(NamedTuple):
         return self.first + (self.size - 1) * self.spacing
 
     @property
-    def home(self) -> float:
+    def current(self) -> float:
         """The coordinate of the current sample, where a mask starts by default and where a single tap lies."""
         return 1.0 if self.causal else 0.0
 
@@ -79,14 +79,14 @@ class Axis(NamedTuple):
         start = max(0, start)
         return start, max(start, min(self.size, stop))
 
-    def rung(self, needed: TapRange, steps_below_whole: int | None = None) -> TapRange:
-        """The smallest window of the ladder that contains `needed`, `steps_below_whole` steps below the grid at most.
+    def window_for(self, needed: TapRange, steps_below_whole: int | None = None) -> TapRange:
+        """The smallest window that contains `needed`, at most `steps_below_whole` sizes below the whole grid.
 
         Windows have few sizes and positions, so that a compiled model encounters few shapes. A window in the default
         position (at the centre, or up to the newest tap of a causal axis) is preferred to one of the same size
         elsewhere, so that windows differ in size only as long as the mask does not move.
         """
-        sizes = ladder(self.size, self.causal)
+        sizes = window_sizes(self.size, self.causal)
         for size in sizes if steps_below_whole is None else sizes[max(0, len(sizes) - 1 - steps_below_whole) :]:
             at_home = self.size - size if self.causal else (self.size - size) // 2
             step = max(1, size // 2, self.size // 8)
@@ -97,8 +97,8 @@ class Axis(NamedTuple):
         return self.whole
 
     def steps_below_whole(self, window: TapRange) -> int:
-        """The number of larger window sizes in the ladder."""
-        sizes = ladder(self.size, self.causal)
+        """The number of window sizes that are larger."""
+        sizes = window_sizes(self.size, self.causal)
         return len(sizes) - 1 - sizes.index(window[1] - window[0])
 
 
@@ -133,7 +133,7 @@ class KernelGrid(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def ladder(size: int, causal: bool) -> tuple[int, ...]:
+def window_sizes(size: int, causal: bool) -> tuple[int, ...]:
     """The sizes that a window can have, in ascending order: 33 → 5, 9, 17, 25, 33.
 
     These are the grid, three quarters of it, and repeated halves. Centred sizes have the parity of the grid, so that
@@ -180,7 +180,7 @@ def tap_weights(axes: Sequence[Axis], windows: Sequence[TapRange], *, like: torc
     return weights
 
 
-def moved(axes: Sequence[Axis]) -> bool:
+def was_resampled(axes: Sequence[Axis]) -> bool:
     """Whether the mask was trained on another grid than this one."""
     return any(axis.origin is not None for axis in axes)
 

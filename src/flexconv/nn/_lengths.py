@@ -25,7 +25,7 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, paddin
             f"lengths must hold one number per sequence of a batch [batch, channels, length]; "
             f"got lengths of shape {tuple(lengths.shape)} for an input of shape {tuple(x.shape)}"
         )
-    if can_look(lengths):
+    if can_read_values(lengths):
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or longest > x.shape[-1]:
             wrong = shortest if shortest < 0 else longest
@@ -33,7 +33,7 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, paddin
     return lengths.to(x.device)
 
 
-def can_look(tensor: torch.Tensor) -> bool:
+def can_read_values(tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor can be read: not by a compiler, in vmap, or while a CUDA graph is captured."""
     if torch.compiler.is_compiling() or not tensor.numel() or not readable(tensor):
         return False

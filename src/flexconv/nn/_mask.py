@@ -21,7 +21,8 @@ from torch import nn
 from .._arguments import per_axis_floats, positive_int, unknown_name
 from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
-from ._grid import Axis, coarser, coarsest, moved, origins, tap_weights
+from ._extent import readable
+from ._grid import Axis, coarser, coarsest, origins, tap_weights, was_resampled
 from ._guard import SIGMA_FLOOR, guard, guarded_values
 
 FORMS = ("guarded", "authors")
@@ -57,8 +58,8 @@ class GaussianMask(nn.Module):
         super().__init__()
         if form not in FORMS:
             unknown_name("mask form", form, FORMS)
-        if threshold is not None and not 0 < threshold < 1:
-            raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold}")
+        if threshold is not None and not (isinstance(threshold, int | float) and 0 < threshold < 1):
+            raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold!r}")
         self.dims = positive_int("dims", dims)
         self.form = form
         self.threshold = threshold
@@ -79,9 +80,10 @@ class GaussianMask(nn.Module):
     def attach(self, axes: Sequence[Axis]) -> None:
         """Set the grid of the layer. If the user gave no mean, the mask starts at the current sample."""
         if self.initial_mean is None:
-            self.initial_mean = [axis.home for axis in axes]
-            with torch.no_grad():
-                self.mean.copy_(torch.tensor(self.initial_mean))
+            self.initial_mean = [axis.current for axis in axes]
+            if not readable(self.mean) or not self.mean.any():  # otherwise a state was loaded
+                with torch.no_grad():
+                    self.mean.copy_(torch.tensor(self.initial_mean))
 
     def size_parameters(self) -> tuple[nn.Parameter, ...]:
         """The parameters that `bounds` needs. A layer refreshes its size when they change."""
@@ -94,7 +96,7 @@ class GaussianMask(nn.Module):
         useful gradient.
         """
         bounds = self._bounds(parameters, origins(axes))
-        if not moved(axes):
+        if not was_resampled(axes):
             return bounds
         return torch.stack([ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
 
@@ -112,7 +114,7 @@ class GaussianMask(nn.Module):
         """The share of every tap that is kept, per axis → [n_d]: 0 or 1, or between on a resampled grid."""
         # NaN bounds keep everything, so that the mask becomes NaN and not silently 0
         kept = [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
-        if not moved(axes):
+        if not was_resampled(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
         widths = [axis.spacing for axis in coarser(axes)]
         return [
@@ -122,8 +124,8 @@ class GaussianMask(nn.Module):
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Values of the mask on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
-        window = self._window(lines, axes)
-        if not moved(axes):
+        window = self._values(lines, axes)
+        if not was_resampled(axes):
             return window
         return window * self._total(origins(axes), lines[0]) / self._total(axes, lines[0])
 
@@ -131,12 +133,12 @@ class GaussianMask(nn.Module):
         """The sum of the mask over a whole grid, times the spacing → scalar."""
         whole = [axis.whole for axis in axes]
         lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
-        total = (self._window(lines, axes) * tap_weights(axes, whole, like=like)).sum()
+        total = (self._values(lines, axes) * tap_weights(axes, whole, like=like)).sum()
         return total * math.prod(
             [axis.spacing for axis in axes]
         )  # a list, because dynamo cannot trace a generator here
 
-    def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+    def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
         kept = self._kept(self.bounds((mean.detach(), sigma.detach()), axes), lines, axes)
         mean, sigma = self.guarded(mean, sigma, axes)
@@ -207,7 +209,7 @@ class RotatedGaussianMask(GaussianMask):
         width = torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow
         return keep_enough(mean, self._reach(width), axes)
 
-    def _window(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+    def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
         rows, columns = self._kept(self.bounds((mean.detach(), sigma.detach(), angle.detach()), axes), lines, axes)
         mean, sigma = self.guarded(mean, sigma, axes)

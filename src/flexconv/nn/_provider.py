@@ -1,7 +1,8 @@
 """Provides the kernel of a layer to its forward pass.
 
 A kernel is sampled in every forward pass of training. In evaluation without gradients it is sampled once and kept until
-something it is made of changes. Whoever has sampled the kernel already (`prepared`) hands it over.
+something it depends on changes. Code that has sampled the kernel for the current window already sets `prepared`, and
+the layer uses that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from .._registry import has_fast_version
 from ..ops import FactoredKernel, as_tensor
 from ._cache import KernelCache
+from ._extent import size_settings
 from ._grid import TapRange
 
 if TYPE_CHECKING:
@@ -31,8 +33,7 @@ class KernelProvider:
         self, layer: FlexConvNd, window: Sequence[TapRange], dtype: torch.dtype | None
     ) -> torch.Tensor | FactoredKernel:
         """The kernel on `window` in `dtype` (None: as computed), as a tensor or as factors."""
-        kept_in_evaluation = not (layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if kept_in_evaluation and self.prepared is None:
+        if self._can_be_kept(layer):
             return self.tensor(layer, window, dtype)
         kernel = sample_once(layer, window) if self.prepared is None else self.prepared
         return kernel if dtype is None else kernel.to(dtype)
@@ -44,11 +45,15 @@ class KernelProvider:
             kernel = layer.sample(window) if self.prepared is None else as_tensor(self.prepared)
             return kernel if dtype is None else kernel.to(dtype)
 
-        once = layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or self.prepared is not None
-        if once:
+        if not self._can_be_kept(layer):
             return sample()
-        key = tuple(window), dtype, layer.grid
+        key = tuple(window), dtype, layer.grid, size_settings(layer.size_source)
         return self._cache.get(sample, key, [*layer.parameters(), *layer.buffers()])
+
+    def _can_be_kept(self, layer: FlexConvNd) -> bool:
+        """Whether a kernel may be kept for the next forward pass: in evaluation without gradients."""
+        changing = layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        return not changing and self.prepared is None
 
     def clear(self) -> None:
         """Forget the kernel that was kept."""

@@ -81,9 +81,9 @@ class SizedKernel(nn.Module):
 
     @property
     def window(self) -> tuple[TapRange, ...]:
-        """The taps (start, stop) per axis that the forward pass computes: all that are kept, and a few zeros."""
+        """The taps (start, stop) per axis that the forward pass computes. Those that are not kept are zero."""
         if torch.compiler.is_compiling():
-            return self._extent.given
+            return self._extent.compiled_windows
         self._refresh_if_stale()
         return self._extent.windows
 
@@ -95,7 +95,7 @@ class SizedKernel(nn.Module):
         return self.generator if hasattr(self.generator, "size_parameters") else None  # type: ignore[return-value]
 
     def _refresh_if_stale(self) -> None:
-        self._extent.follow(self.size_source, name=self._description)
+        self._extent.refresh_if_changed(self.size_source, name=self._description)
 
     def _description(self) -> str:
         """What tells this layer from others in an error message."""
@@ -117,5 +117,5 @@ class SizedKernel(nn.Module):
         return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
 
     def _forget(self) -> None:
-        self._extent.withdraw()
+        self._extent.invalidate()
         self._provider.clear()

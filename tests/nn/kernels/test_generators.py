@@ -248,9 +248,9 @@ def test_subclass_without_evaluate_or_reset_parameters_raises():
             super().__init__(1, 1)
             self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    with pytest.raises(TypeError, match=r"Incomplete.*evaluate"):
+    with pytest.raises(NotImplementedError, match=r"Incomplete.*evaluate"):
         Incomplete()(torch.zeros(1, 3))
-    with pytest.raises(TypeError, match=r"Incomplete.*reset_parameters"):
+    with pytest.raises(NotImplementedError, match=r"Incomplete.*reset_parameters"):
         Incomplete().reset_parameters()
 
 

@@ -10,8 +10,8 @@ from ._fourier import FourierNet as FourierNet
 from ._gabor import GaborNet as GaborNet
 from ._linear import Affine as Affine
 from ._magnet import MAGNet as MAGNet
-from ._mfn import USUAL_SCALE as USUAL_SCALE
-from ._mfn import USUAL_TAPS as USUAL_TAPS
+from ._mfn import PAPER_INPUT_SCALE as PAPER_INPUT_SCALE
+from ._mfn import PAPER_TAPS as PAPER_TAPS
 from ._mfn import MultiplicativeFilterNetwork as MultiplicativeFilterNetwork
 from ._mlp import MLP as MLP
 from ._njet import NJet as NJet

@@ -11,15 +11,15 @@ from torch import nn
 from ..._arguments import positive_int
 from ..._context import no_autocast
 from ..._hooks import hooks_of
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError
 from .._grid import Axis
 from ._linear import Affine
 
 
 class Placement(NamedTuple):
-    """Where a layer samples its generator: the axes of its grid, and the region center ± radius of its first mask.
+    """Where a layer samples its generator: the axes of its grid, and the region center ± radius of its initial mask.
 
-    Centre and radius are None for a layer without a mask.
+    Center and radius are None for a layer without a mask.
     """
 
     axes: Sequence[Axis]
@@ -35,9 +35,11 @@ class KernelGenerator(nn.Module):
     whatever the precision of the convolution: arguments of sines reach 150 rad on 33 taps, where bfloat16 causes an
     error of one per cent of the kernel, and more on longer grids.
 
-    A layer calls `attach` once with its `Placement`. A generator whose first parameters should depend on the grid
-    or on the mask defines `place_parameters`; it is called after every draw, so `reset_parameters` always gives
-    parameters that suit the layer.
+    A layer makes a generator as `generator(dims, channels, device=…, dtype=…)`, so further arguments need defaults;
+    the networks of `flexconv.models` pass options by keyword. It then calls `attach` with its `Placement`. A generator
+    whose initial parameters should depend on the grid or on the mask defines `place_parameters`, and also calls it at
+    the end of `reset_parameters`. A generator that learns its own size, so that it needs no mask, defines
+    `size_parameters` and `bounds` as `GaussianMask` does.
 
     Arguments:
         dims: number of spatial axes D.
@@ -68,20 +70,18 @@ class KernelGenerator(nn.Module):
 
     def features(self, points: torch.Tensor) -> torch.Tensor:
         """The input of the output map, at points [n, D] → [n, width]."""
-        raise ArgumentTypeError(
-            f"{type(self).__name__} must define features(points) for points of shape {tuple(points.shape)}"
-        )
+        raise NotImplementedError(f"{type(self).__name__} must define features(points)")
 
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         """Kernel values at points [n, D] → [n, channels]."""
         if self.output_map is None:
-            shape = tuple(points.shape)
-            raise ArgumentTypeError(f"{type(self).__name__} must define evaluate(points) for points of shape {shape}")
+            name = type(self).__name__
+            raise NotImplementedError(f"{name} must define evaluate(points), or features(points) and output_map")
         return self.output_map(self.features(points))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again."""
-        raise ArgumentTypeError(f"{type(self).__name__} must define reset_parameters()")
+        raise NotImplementedError(f"{type(self).__name__} must define reset_parameters()")
 
     def attach(self, placement: Placement, *, fresh: bool = False) -> None:
         """Set the grid on which a layer samples this generator.

@@ -18,7 +18,7 @@ from ..._matmul import matmul
 from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
-USUAL_SCALE, USUAL_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
+PAPER_INPUT_SCALE, PAPER_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):
@@ -65,7 +65,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
 
     def _draw(self) -> None:
         """Draw parameters for a grid of up to 33 taps, without a mask."""
-        scale = USUAL_SCALE if self.input_scale is None else self.input_scale
+        scale = PAPER_INPUT_SCALE if self.input_scale is None else self.input_scale
         bound = scale / math.sqrt(self.filters) / math.sqrt(self.dims)
         nn.init.uniform_(self.frequency, -bound, bound)
         nn.init.uniform_(self.phase, -math.pi, math.pi)
@@ -76,7 +76,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     def place_parameters(self, placement: Placement) -> None:
         """Raise the frequencies to those of a longer grid, unless the user set `input_scale`."""
         if self.input_scale is None:
-            finer = self.frequency.new_tensor([max(1.0, axis.size / USUAL_TAPS) for axis in placement.axes])
+            finer = self.frequency.new_tensor([max(1.0, axis.size / PAPER_TAPS) for axis in placement.axes])
             with torch.no_grad():
                 self.frequency.mul_(finer)
 

@@ -81,7 +81,7 @@ class NJet(KernelGenerator):
     def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2]."""
         taps = torch.ceil(self.reach * torch.exp2(parameters[0]) + 0.5) + 0.5
-        homes = [axis.home for axis in axes]
+        homes = [axis.current for axis in axes]
         sides = [
             torch.cat([home - taps * unit, home + taps * unit]) for home, unit in zip(homes, self._unit(), strict=True)
         ]
@@ -94,7 +94,7 @@ class NJet(KernelGenerator):
         sigmas = [torch.exp2(scale) * unit for unit in self._unit()]
 
         def offset_and_gaussian(x: torch.Tensor, d: int) -> tuple[torch.Tensor, torch.Tensor]:
-            u = (x - axes[d].home) / (math.sqrt(2.0) * sigmas[d])
+            u = (x - axes[d].current) / (math.sqrt(2.0) * sigmas[d])
             return u, torch.exp(-u.square()).masked_fill((x <= low[d]) | (x >= high[d]), 0.0)
 
         lines = [offset_and_gaussian(points[:, d], d) for d in range(self.dims)]
