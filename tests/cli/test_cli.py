@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import __version__, cli, errors
+from flexconv import __version__, cli, create_model, errors, save_pretrained
 from flexconv.cli._resample import ResampledSeries
 from flexconv.data import DamagedDataError, DeviceBatches, MissingDataError
 from flexconv.data import load as load_data
@@ -701,10 +701,14 @@ def test_recalibration_refuses_padded_series(call, finished, tmp_path):
     assert_refused(call("resample", "runs/own", "--to", 128, "--recalibrate", 1), "unequal length")
 
 
-def test_inspect_shows_small_sigmas_with_two_digits(call):
-    outcome = call("inspect", "flextcn6-smnist")
-    assert re.search(r"blocks\.1\.conv1 .* 0\.015 ", outcome.out)
-    assert " 0.00 " not in outcome.out
+def test_inspect_shows_small_sigmas_with_two_digits(call, tmp_path):
+    model = create_model("flextcn2", in_channels=1, num_classes=2, length=784, widths=[3])
+    model.blocks[0].conv1.mask.sigma.data.fill_(0.01501)
+    model.blocks[0].conv2.mask.sigma.data.fill_(0.251)
+    save_pretrained(model, tmp_path / "narrow")
+    outcome = call("inspect", "narrow")
+    assert re.search(r"blocks\.0\.conv1 .* 0\.015 ", outcome.out), outcome.out
+    assert re.search(r"blocks\.0\.conv2 .* 0\.25 ", outcome.out), outcome.out
 
 
 def test_inspect(call, finished):
