@@ -100,7 +100,7 @@ def test_positions_are_in_taps_relative_to_the_current_sample(layer):
         taps = resampled.taps
         for d, (own, axis, (start, stop)) in enumerate(zip(layer.axes, resampled.axes, taps, strict=True)):
             x = (
-                axis.coordinates((start, stop), device=torch.device("cpu"), dtype=torch.float64) - own.home
+                axis.coordinates((start, stop), device=torch.device("cpu"), dtype=torch.float64) - own.current
             ) / own.spacing
             drawn = version["first"][d] + version["step"][d] * np.arange(version["extent"][d])
             np.testing.assert_allclose(drawn, x.numpy(), atol=1e-9)
