@@ -104,7 +104,7 @@ def assert_refused(outcome, *patterns, code=2):
 # --- help and names ---------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("train", "eval", "resample", "inspect", "export", "recipes", "fit"),
+    *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "bench"),
     *("data ls", "data fetch"),
 )
 
