@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     out: int | None = None
 
     def problem(self, device: str, precision: str) -> Problem:
-        """Return the problem: causal for sequences, centred for images and volumes."""
+        """Return the problem: causal for sequences, centered for images and volumes."""
         ones = (1,) * self.dims
         weight = (self.out or self.channels, self.channels // self.groups, *(self.taps,) * self.dims)
         pads = resolve_padding("causal" if self.dims == 1 else "same", weight[2:], ones)

@@ -34,7 +34,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Case(NamedTuple):
-    """A convolution with equally many input and output channels: centred for images, causal for sequences."""
+    """A convolution with equally many input and output channels: centered for images, causal for sequences."""
 
     batch: int
     channels: int

@@ -31,7 +31,7 @@ def make_cnn(width: int = 16) -> nn.Sequential:
 
 
 def load_images(split: data.Split | None, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """All standardised images of a split, resized → [N, 1, size, size], and their labels [N]."""
+    """All standardized images of a split, resized → [N, 1, size, size], and their labels [N]."""
     assert split is not None
     inputs, labels, _ = next(iter(data.DeviceBatches(split, len(split))))
     return data.resize_images(inputs, size), labels

@@ -7,7 +7,7 @@ image shows how much detail a kernel can have. All four generators have about 4,
 every step. The image comes with scikit-learn. It has 96 × 64 pixels, so there is one parameter for about four values.
 
 The SIREN reaches about 30 dB, MAGNet and GaborNet 26 to 27 dB, FourierNet 25 dB. Small networks, few steps and a small
-image favour the SIREN. The example takes about a minute on one CPU thread. `flexconv fit kodak` runs the comparison of
+image favor the SIREN. The example takes about a minute on one CPU thread. `flexconv fit kodak` runs the comparison of
 the paper, which takes much longer.
 """
 
@@ -43,7 +43,7 @@ def pixel_coordinates(height: int, width: int) -> torch.Tensor:
 
 
 def make_generators() -> dict[str, tuple[KernelGenerator, float]]:
-    """The generators, from 2 coordinates to 3 colours, and their learning rates."""
+    """The generators, from 2 coordinates to 3 colors, and their learning rates."""
     return {
         "MAGNet": (MAGNet(2, 3, hidden=32, layers=3, input_scale=SCALE), 0.01),
         "Gabor": (GaborNet(2, 3, hidden=33, layers=3, input_scale=SCALE), 0.01),

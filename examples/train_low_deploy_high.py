@@ -28,7 +28,7 @@ LOW, HIGH = 8, 16
 
 
 def load_images(split: data.Split | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """All standardised images of a split, enlarged → [N, 1, 16, 16], and their labels [N]."""
+    """All standardized images of a split, enlarged → [N, 1, 16, 16], and their labels [N]."""
     assert split is not None
     inputs, labels, _ = next(iter(data.DeviceBatches(split, len(split))))
     return data.resize_images(inputs, HIGH), labels

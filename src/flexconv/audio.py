@@ -1,6 +1,6 @@
 """Mel-frequency cepstral coefficients (MFCCs) of sound.
 
-P[f, t] = |Σ_n w[n] x[t·hop + n] e^{−2πi f n / n_fft}|²       Hann window, frames centred, ends reflected
+P[f, t] = |Σ_n w[n] x[t·hop + n] e^{−2πi f n / n_fft}|²       Hann window, frames centered, ends reflected
 M[m, t] = Σ_f triangle_m(f) P[f, t]                           triangles equally spaced in mel = 2595 log₁₀(1 + f/700)
 c[k, t] = √(2/n_mels) Σ_m cos(π k (m + ½) / n_mels) ln(M[m, t] + 10⁻⁶),      k = 0 times 1/√2
 """

@@ -29,7 +29,7 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
         plain = materialize(model, scale=2)             # the same as materialize(at_resolution(model, 2))
 
     Each kernel has the current extent of its layer. If the padding differs between the two sides of an axis (causal
-    layers, masks that are not centred), the replacement is an `nn.Sequential` of a padding layer and a convolution. The
+    layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. The
     kernel is a parameter that can be trained, but its size no longer changes. Large kernels may be slower than in a
     FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
     """

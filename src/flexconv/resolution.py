@@ -216,7 +216,7 @@ def _scale_pads(pads: tuple[int, int], before: int, after: int, scale: float) ->
     input stays so. The remainder of rounding is added on the right.
     """
     total = after - round(scale * (before - sum(pads)))
-    left = round(after / 2 - scale * (before / 2 - pads[0]))  # the centre of the kernel stays in place
+    left = round(after / 2 - scale * (before / 2 - pads[0]))  # the center of the kernel stays in place
     if min(pads) >= 0:  # rounding must not make the padding negative
         total = max(total, 0)
         left = min(max(left, 0), total)

@@ -62,7 +62,7 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
 
 
 def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
-    """The tap nearest to the centre of the mask (without a mask: of the kernel), within the current extent."""
+    """The tap nearest to the center of the mask (without a mask: of the kernel), within the current extent."""
     lines = coordinates(layer, layer.axes)
     centres = [axis.current for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
     nearest = [int((line - centre).abs().argmin()) for line, centre in zip(lines, centres, strict=True)]

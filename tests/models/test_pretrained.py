@@ -71,7 +71,7 @@ def test_save_and_load_every_network(name, tmp_path):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     loaded = from_pretrained(tmp_path / "some" / "where")
-    assert torch.equal(torch.get_rng_state(), before)  # no weights are initialised just to be overwritten
+    assert torch.equal(torch.get_rng_state(), before)  # no weights are initialized just to be overwritten
     assert type(loaded) is type(model)
     assert loaded.config == model.config
     assert not loaded.training

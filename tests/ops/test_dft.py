@@ -156,7 +156,7 @@ def test_computes_gradients_with_one_frozen_operand():
 @pytest.mark.parametrize(
     ("x", "weight", "y", "expected"),
     [
-        (Positions(32, 16, 1), Positions(33, 0, 1), Positions(32, 0, 1), 48),  # centred: image plus half a kernel
+        (Positions(32, 16, 1), Positions(33, 0, 1), Positions(32, 0, 1), 48),  # centered: image plus half a kernel
         (Positions(32, 31, 1), Positions(32, 0, 1), Positions(32, 0, 1), 63),  # causal
         (Positions(32, 0, 1), Positions(5, 0, 1), Positions(28, 0, 1), 32),  # valid
         (Positions(4, 15, 1), Positions(31, 0, 1), Positions(4, 0, 1), 19),  # shorter than the kernel

@@ -1,4 +1,4 @@
-"""No training step synchronises with the host, which a CUDA graph cannot contain."""
+"""No training step synchronizes with the host, which a CUDA graph cannot contain."""
 
 import pytest
 import torch

@@ -2,7 +2,7 @@
 
 The compiled version of `FitGroup.squared_error` writes many values per point and channel to memory and reads them
 back, which limits its speed for an image of half a million points. These kernels write two, in bfloat16: u_l or its
-angle, and later ∂u_l (and ∂y for every point and colour).
+angle, and later ∂u_l (and ∂y for every point and color).
 
     forward     h_0 = g_0,   u_l = A_l h_{l−1} + a_l,   h_l = g_l ⊙ u_l,   y = A h_n + a,   E = Σ (y − target)² / count
     backward    ∂u = ∂h ⊙ g,   ∂g = ∂h ⊙ u,   ∂A_l = ∂u h_{l−1}ᵀ,   ∂h_{l−1} = A_lᵀ ∂u

@@ -14,7 +14,7 @@ BIAS, PHASE = tl.constexpr(0), tl.constexpr(4)  # a_f of the map before the filt
 
 @triton.jit
 def _read(f, packed, H: tl.constexpr):
-    """Read filter f → for y, then for x: frequency, centre μ, γ for powers of two; then the phase; each [hidden]."""
+    """Read filter f → for y, then for x: frequency, center μ, γ for powers of two; then the phase; each [hidden]."""
     vectors = packed + (f * H + tl.arange(0, H)) * 8
     w_y, w_x = tl.load(vectors + FREQUENCY), tl.load(vectors + 4 + FREQUENCY)
     gamma_y, gamma_x = tl.load(vectors + GAMMA) * 0.8493218002880191, tl.load(vectors + 4 + GAMMA) * 0.8493218002880191
@@ -60,7 +60,7 @@ def _gather_moments(dg, g, cosine, y, x, moments, ENVELOPED: tl.constexpr, H: tl
 def _add_moments(f, du, moments, numbers, sums, H: tl.constexpr):
     """Add the gradients of filter f and of the bias a_f to the sums, given Σ∂u and the moments [hidden, 4].
 
-    The gradients of μ lack a factor γ², those of γ a factor −γ; d is the distance from the centre. There is no a_0; its
+    The gradients of μ lack a factor γ², those of γ a factor −γ; d is the distance from the center. There is no a_0; its
     sum is not used:
 
         a    W_y   μ_y   γ_y        ∂u   t y   s d_y   s d_y²

@@ -18,7 +18,7 @@ ALGORITHMS = ("direct", "fft", "dft", "auto")
 
 
 class Case(NamedTuple):
-    """A convolution with as many output as input channels: causal in 1D, centred in 2D and 3D."""
+    """A convolution with as many output as input channels: causal in 1D, centered in 2D and 3D."""
 
     batch: int
     channels: int
@@ -117,7 +117,7 @@ def _calls(case: Case) -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch
 
 
 def _torch_conv(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The convolution of PyTorch, causal in 1D and centred in 2D and 3D."""
+    """The convolution of PyTorch, causal in 1D and centered in 2D and 3D."""
     if x.ndim == 3:
         return F.conv1d(F.pad(x, (weight.shape[-1] - 1, 0)), weight)
     return (F.conv2d if x.ndim == 4 else F.conv3d)(x, weight, padding=weight.shape[-1] // 2)

@@ -132,7 +132,7 @@ def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSpli
 
 
 def _fitted(splits: DataSplits, model: Model) -> DataSplits:
-    """Prepare a data set for a network that was trained on another one: standardise it and resize its images."""
+    """Prepare a data set for a network that was trained on another one: standardize it and resize its images."""
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
         raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")

@@ -5,15 +5,15 @@ target there is the sinc interpolation c(p) = Σ_t kernel[t] · Π_d sinc(p_d �
 frequency response of the taps below the Nyquist frequency, and none above. It extends half a tap beyond the outer taps.
 With the mask w, which is not changed,
 
-    minimise  Σ_p weight(p) · (w(p) · generator(p) − c(p))²
+    minimize  Σ_p weight(p) · (w(p) · generator(p) − c(p))²
 
 over the taps and points between them, where the taps have a far larger weight than the points between them.
 
-The last map of a generator is linear. It is solved for by least squares at every step, and Adam optimises the features
+The last map of a generator is linear. It is solved for by least squares at every step, and Adam optimizes the features
 below it. With as many features as taps, the kernel is matched exactly. Only the space spanned by the kernels of a layer
 matters, whose dimension is at most the number of taps: with the decomposition kernels = Q R, R is fitted and Q is
 multiplied into the map. A layer of 512 × 512 channels therefore costs as much as one of 9. If a generator does not end
-in a linear map, all its parameters are optimised by Adam.
+in a linear map, all its parameters are optimized by Adam.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..nn.kernels import KernelGenerator
 POINTS_PER_TAP = {1: 4, 2: 4, 3: 2}  # per axis, by the number of axes; even, so that the taps are among the points
 MAX_DENSE_TAPS = 5  # axes with more taps than this have 2 points per tap
 TAP_WEIGHT = 1e8  # weight of a tap relative to a point between taps, in the final least-squares solution
-LEARNING_TAP_WEIGHT = 100.0  # the same during optimisation, which a larger weight makes ill-conditioned
+LEARNING_TAP_WEIGHT = 100.0  # the same during optimization, which a larger weight makes ill-conditioned
 RIDGE = 1e-10  # relative to the mean squared feature; keeps the weights of the last map small enough for float32
 LEARNING_RATE = 1e-2
 MAX_BATCH_VALUES = 1 << 22  # values of features or targets of the layers in a batch
@@ -70,13 +70,13 @@ def relative_error(layer: FlexConvNd, kernel: torch.Tensor) -> float:
 
 
 def output_map(generator: KernelGenerator) -> Affine | None:
-    """The linear map at the end of a generator; None if it has none, or if its rows are normalised."""
+    """The linear map at the end of a generator; None if it has none, or if its rows are normalized."""
     last = generator.output_map
     return None if last is None or last.weight_norm or last.out_features != generator.channels else last
 
 
 class _Problem:
-    """The fit of one layer: the parameters to optimise, the points, and the target values there.
+    """The fit of one layer: the parameters to optimize, the points, and the target values there.
 
     `learner` is the generator without its last map, from points [D, *grid] to features [hidden, *grid]. It is the
     whole generator if that does not end in a linear map.
@@ -118,7 +118,7 @@ class _Problem:
 
     @torch.no_grad()
     def write(self, learned: dict[str, torch.Tensor]) -> None:
-        """Copy the optimised parameters to the layer's generator, and solve for its last map."""
+        """Copy the optimized parameters to the layer's generator, and solve for its last map."""
         for name, value in learned.items():
             self.layer.generator.get_parameter(name).copy_(value)
         last = output_map(self.layer.generator)

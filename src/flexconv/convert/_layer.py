@@ -44,7 +44,7 @@ def grid_size(each: Convolution, kernel_size: int | Callable[[str, nn.Module], G
 
 
 def _starts(old: Sequence[int], grid: Sequence[int]) -> list[int]:
-    """The tap of the grid at which the old kernel begins, per axis. It is centred, or half a tap before the centre."""
+    """The tap of the grid at which the old kernel begins, per axis. It is centered, or half a tap before the center."""
     return [(size - taps) // 2 for size, taps in zip(grid, old, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Batches for training that are augmented and standardised on the device, and independent of how work is divided."""
+"""Batches for training that are augmented and standardized on the device, and independent of how work is divided."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceBatches:
         shuffle: use a new order in every epoch. If False, samples keep their order in the split.
         augment: "crop" (shift by up to an eighth of the image), "crop_flip" (also flip at random), or None.
         device: device of the batches.
-        dtype: dtype of the inputs. They are standardised in float32.
+        dtype: dtype of the inputs. They are standardized in float32.
         seed: seed of order and augmentation.
         epoch: the epoch that iteration uses by default. This attribute can be changed.
         compiled: prepare full batches with a compiled function. Results are equal up to rounding. This attribute can be
@@ -166,7 +166,7 @@ class DeviceBatches:
 def _prepare(
     batches: DeviceBatches, rows: torch.Tensor | None, index: torch.Tensor, bits: torch.Tensor | None
 ) -> Batch:
-    """Gather, augment, resize and standardise a batch on the device."""
+    """Gather, augment, resize and standardize a batch on the device."""
     x = batches._inputs[index] if rows is None else rows  # type: ignore[index]
     if bits is not None:
         layout = batches.split.layout

@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 colour images of 32 × 32, as images and as two kinds of sequences.
+"""CIFAR-10: 50,000 + 10,000 color images of 32 × 32, as images and as two kinds of sequences.
 
     sCIFAR10:   the pixels row by row, [3, 1024].
     npCIFAR10:  each image row is one time step of 96 features (channel · 32 + column), followed by 968 steps of noise

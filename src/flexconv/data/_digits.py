@@ -1,4 +1,4 @@
-"""Digits: 1,797 grey images of 8 × 8 that are part of scikit-learn and need no download."""
+"""Digits: 1,797 gray images of 8 × 8 that are part of scikit-learn and need no download."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def image_suffixes() -> frozenset[str]:
 
 
 def read_image(path: Path, *, mode: str = "RGB") -> torch.Tensor:
-    """Read an image → [C, H, W] uint8; `mode` is "RGB" or "L" (grey).
+    """Read an image → [C, H, W] uint8; `mode` is "RGB" or "L" (gray).
 
     Of an animation, the first frame is read. 16-bit images are reduced to 8 bits.
     """
@@ -43,7 +43,7 @@ def read_image(path: Path, *, mode: str = "RGB") -> torch.Tensor:
 
 
 def _eight_bits(image: Any, path: Path) -> np.ndarray:
-    """A 16-bit grey image → [H, W] uint8; 65535 becomes 255. (Pillow itself would clip values at 255.)"""
+    """A 16-bit gray image → [H, W] uint8; 65535 becomes 255. (Pillow itself would clip values at 255.)"""
     sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BIT_FORMATS)
     if not sixteen:
         kind = "floats" if image.mode == "F" else "32-bit integers"

@@ -1,4 +1,4 @@
-"""Kodak: 24 colour photographs of 768 × 512, for fitting images."""
+"""Kodak: 24 color photographs of 768 × 512, for fitting images."""
 
 from __future__ import annotations
 

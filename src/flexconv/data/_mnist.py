@@ -1,4 +1,4 @@
-"""MNIST: 60,000 + 10,000 grey images of handwritten digits, 28 × 28, as images and as two kinds of sequences.
+"""MNIST: 60,000 + 10,000 gray images of handwritten digits, 28 × 28, as images and as two kinds of sequences.
 
 sMNIST:  the pixels row by row, [1, 784].
 pMNIST:  the same pixels in a fixed random order.

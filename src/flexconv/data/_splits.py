@@ -1,4 +1,4 @@
-"""A loaded data set: up to three splits, each with its tensors and the statistics that standardise them."""
+"""A loaded data set: up to three splits, each with its tensors and the statistics that standardize them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Split(Samples):
     def at_resolution(self, size: int | tuple[int, int]) -> Split:
         """The same images, which are resized to `size` in every batch after augmentation (see `resize_images`).
 
-        The statistics remain those of the native resolution, so that a grey level has the same value at every
+        The statistics remain those of the native resolution, so that a gray level has the same value at every
         resolution.
         """
         if len(self.inputs.shape) != 4:

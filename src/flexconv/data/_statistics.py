@@ -19,7 +19,7 @@ EMPTY = "the training set is empty: there are no statistics"
 def channel_statistics(samples: Samples, *, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and std per channel of inputs · scale, computed in float64 → two float32 tensors [C, 1, …].
 
-    Padding is not counted. A constant channel gets std 1, so that it is standardised to 0.
+    Padding is not counted. A constant channel gets std 1, so that it is standardized to 0.
     """
     channels, dims = samples.inputs.shape[1], len(samples.inputs.shape) - 2
     if samples.inputs.dtype == torch.uint8 and samples.lengths is None:

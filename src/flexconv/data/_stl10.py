@@ -1,4 +1,4 @@
-"""STL-10: 5,000 + 8,000 labelled colour images of 96 × 96. The unlabelled images are not read.
+"""STL-10: 5,000 + 8,000 labelled color images of 96 × 96. The unlabelled images are not read.
 
 In the binary version, images are stored channel by channel, and channels column by column; labels are 1 to 10.
 """

@@ -62,7 +62,7 @@ def _version(name: str, layer: FlexConvNd, channels: Channels, units: Sequence[f
 
     `bound` is the highest frequency by the exact formula. A view is {axes: [d] or [rows, columns], slice, projection}.
     `slice` and `projection` are packed arrays [outs · ins, taps]. In 3D there are three views: `slice` is the plane
-    through the centre of the mask, and `projection` is the sum over the third axis. By the projection-slice theorem,
+    through the center of the mask, and `projection` is the sum over the third axis. By the projection-slice theorem,
     the spectrum of the projection is the plane of the kernel's spectrum at frequency 0 along that axis. In 1D and 2D
     there is one view, `slice` is the kernel, and `projection` is None.
     """
@@ -113,9 +113,9 @@ def _measured(layer: FlexConvNd) -> list[float]:
 
 
 def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
-    """The mask as an ellipse: {centre: [D], shape: [D][D], radius}.
+    """The mask as an ellipse: {center: [D], shape: [D][D], radius}.
 
-    The mask equals exp(−r²/2) at centre + r · shape · u for every unit vector u. It is cropped at r = radius, or not at
+    The mask equals exp(−r²/2) at center + r · shape · u for every unit vector u. It is cropped at r = radius, or not at
     all if `radius` is None.
     """
     mean = mask.mean.detach().clamp(-1, 1) if mask.form == "guarded" else mask.mean.detach()

@@ -26,7 +26,7 @@ _SIGMA = {
 class ConvolutionFactory:
     """Makes the convolutions of a network: `make(in_channels, out_channels, kernel_size)`.
 
-    1D convolutions are causal, 2D convolutions are centred. The output size is ⌈input size / stride⌉.
+    1D convolutions are causal, 2D convolutions are centered. The output size is ⌈input size / stride⌉.
 
     Arguments:
         conv: "flex" (a kernel generator with a learnable mask), "ck" (CKConv: the same without a mask, always the

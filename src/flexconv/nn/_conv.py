@@ -3,7 +3,7 @@
     y = x ⋆ ψ + b,      ψ[o, i, p] = generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
 
 Here o is an output channel and i one of the I = in_channels / groups input channels. The generator is a small network
-on coordinates. The mask is a Gaussian with learnable centre and width, one for all channels. Taps where it falls below
+on coordinates. The mask is a Gaussian with learnable center and width, one for all channels. Taps where it falls below
 its threshold are cropped, so its width is the size of the kernel: `taps` are those that are kept, `extent` is their
 number, and `window` is the slightly larger range that a forward pass computes (`_sized.py`). On a resampled grid the
 kernel is also multiplied by a scale, which makes up for the other density of taps.
@@ -194,7 +194,7 @@ class FlexConv1d(FlexConvNd):
     Arguments:
         kernel_size: size of the grid, which is the largest size that the kernel can have. Odd if padding is "same".
         padding: "same" (output length ⌈length/stride⌉), "causal" (output n sees inputs ≤ n, and the mask is initially
-            centred on the current sample), "valid", an int, or per axis a name, an int or a (left, right) pair.
+            centered on the current sample), "valid", an int, or per axis a name, an int or a (left, right) pair.
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.

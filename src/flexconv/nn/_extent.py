@@ -1,7 +1,7 @@
 """Dynamic cropping: which taps of the grid a layer computes.
 
 A window is a pair of Python integers per axis. It is decided outside `forward`, from a host copy of the few numbers
-that matter (centre and width of the mask), so tensor shapes never depend on values on the device. This keeps
+that matter (center and width of the mask), so tensor shapes never depend on values on the device. This keeps
 `torch.compile(fullgraph=True)`, `torch.export` and CUDA graphs possible.
 
 - Eager code checks before every forward pass whether the parameters of the mask may have changed, and copies them to
@@ -33,7 +33,7 @@ WINDOW_SLACK = 1e-4  # in taps: rounding may never make the window smaller than 
 
 
 class _OptimizerSteps:
-    """Counts the steps of all optimisers, because fused optimisers do not increase the version of a parameter."""
+    """Counts the steps of all optimizers, because fused optimizers do not increase the version of a parameter."""
 
     taken = 0
 

@@ -1,7 +1,7 @@
 """The coordinate grid on which a kernel is sampled, and the windows of it that are computed.
 
 Along each axis, k taps are spaced evenly on [−1, 1], with the first and last tap at the ends. On a causal axis +1 is
-the current sample and −1 the oldest one; on a centred axis 0 is the current position.
+the current sample and −1 the oldest one; on a centered axis 0 is the current position.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Axis(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """Distance between neighbouring taps, in units of the grid."""
+        """Distance between neighboring taps, in units of the grid."""
         return self.step or 2.0 / max(self.size - 1, 1)
 
     @property
@@ -83,7 +83,7 @@ class Axis(NamedTuple):
         """The smallest window that contains `needed`, at most `steps_below_whole` sizes below the whole grid.
 
         Windows have few sizes and positions, so that a compiled model encounters few shapes. A window in the default
-        position (at the centre, or up to the newest tap of a causal axis) is preferred to one of the same size
+        position (at the center, or up to the newest tap of a causal axis) is preferred to one of the same size
         elsewhere, so that windows differ in size only as long as the mask does not move.
         """
         sizes = window_sizes(self.size, self.causal)
@@ -136,8 +136,8 @@ class KernelGrid(NamedTuple):
 def window_sizes(size: int, causal: bool) -> tuple[int, ...]:
     """The sizes that a window can have, in ascending order: 33 → 5, 9, 17, 25, 33.
 
-    These are the grid, three quarters of it, and repeated halves. Centred sizes have the parity of the grid, so that
-    a window can be symmetric about the centre.
+    These are the grid, three quarters of it, and repeated halves. Centered sizes have the parity of the grid, so that
+    a window can be symmetric about the center.
     """
     parity = 1 if causal else 2
     fewest = min(size, 2 if causal else 4 - size % 2)
@@ -202,7 +202,7 @@ def coarsest(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def filled(values: Sequence[float], *, like: torch.Tensor) -> torch.Tensor:
-    """Numbers as a tensor [n], filled on the device because a copy from the host would synchronise with the GPU."""
+    """Numbers as a tensor [n], filled on the device because a copy from the host would synchronize with the GPU."""
     runs: list[tuple[float, int]] = []
     for value in values:
         if runs and runs[-1][0] == value:

@@ -8,7 +8,7 @@ import torch
 
 from ._grid import Axis, filled
 
-SIGMA_FLOOR = 1 / 3  # in tap spacings; the neighbour of the centre tap then has the weight exp(−4.5) and a gradient
+SIGMA_FLOOR = 1 / 3  # in tap spacings; the neighbor of the center tap then has the weight exp(−4.5) and a gradient
 
 
 def guard(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,17 +29,17 @@ FORMS = ("guarded", "authors")
 
 
 class GaussianMask(nn.Module):
-    """Axis-aligned Gaussian mask with learnable centre and width per axis.
+    """Axis-aligned Gaussian mask with learnable center and width per axis.
 
     Arguments:
         dims: number of spatial axes.
-        mean: initial centre on [−1, 1], a number or one per axis. None: the current sample of each axis (0 on a centred
-            axis, +1 on a causal one). On a causal axis, −1 is the most distant past.
+        mean: initial center on [−1, 1], a number or one per axis. None: the current sample of each axis: 0 on a centered
+            axis, +1 on a causal one. On a causal axis, −1 is the most distant past.
         sigma: initial standard deviation, a number or one per axis.
         threshold: crop where a factor of the mask falls below this value. None: no cropping.
         form: "guarded" keeps the mask trainable for all parameter values. The mean is clamped to [−1, 1] and |σ| to at
             least a third of a tap spacing, with gradients that lead back into this range, and at least 3 taps (2 on a
-            causal axis) are kept. "authors" follows the published code, which has none of this: a centred kernel is
+            causal axis) are kept. "authors" follows the published code, which has none of this: a centered kernel is
             cropped symmetrically about 0, and a causal one always includes the newest tap.
 
     """
@@ -159,7 +159,7 @@ class GaussianMask(nn.Module):
         return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in coarser(axes)]
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
-        """Distance from the centre at which a factor of the mask falls to the threshold."""
+        """Distance from the center at which a factor of the mask falls to the threshold."""
         return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ def refresh_extents(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Update the kernel sizes of all FlexConvs of a model, with one copy to the host. Returns sizes by layer name.
 
     Eager code does not need this: every layer updates its size by itself, with a copy of its own. Call it after an
-    optimiser step to copy once for all layers, and to let compiled code crop. A compiled model computes the whole grid
+    optimizer step to copy once for all layers, and to let compiled code crop. A compiled model computes the whole grid
     until this is called, and then uses these sizes until the next call, so call it whenever the weights have changed.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, FlexConvNd)}

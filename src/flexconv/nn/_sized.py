@@ -15,7 +15,7 @@ from .kernels import KernelGenerator, Placement
 if TYPE_CHECKING:
     from ._mask import GaussianMask
 
-CENTRE_SPREAD = 5 / 3  # generators with centres start them within this many σ of the mask's mean
+CENTRE_SPREAD = 5 / 3  # generators with centers start them within this many σ of the mask's mean
 
 Self = TypeVar("Self", bound="SizedKernel")
 

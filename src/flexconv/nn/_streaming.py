@@ -39,7 +39,7 @@ class Streaming(nn.Module):
     changed. A model that reads the last time step, such as a classifier, returns with every chunk its result for all
     samples so far.
 
-    Layers that mix samples over time in other ways (pooling, recurrent layers, group norm, centred convolutions)
+    Layers that mix samples over time in other ways (pooling, recurrent layers, group norm, centered convolutions)
     cannot be exact and raise an error with their name. Operations inside a `forward` cannot be detected, so compare
     once with `flexconv.testing.assert_streaming_matches`. A module can declare such an operation itself: if its
     attribute `cannot_stream` is a string, that string is the error.

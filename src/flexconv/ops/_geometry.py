@@ -120,7 +120,7 @@ def drop_unreachable_taps(x: torch.Tensor, weight: Kernel, geometry: Geometry) -
     """Remove outer taps that are only ever multiplied by padding.
 
     Tap j is multiplied by x[n·stride + j·d − left] for n = 0 … N − 1. It contributes only if these positions overlap
-    [0, L). For example, a centred kernel of 33 taps on 8 pixels is reduced to 15 taps.
+    [0, L). For example, a centered kernel of 33 taps on 8 pixels is reduced to 15 taps.
     """
     pads = list(geometry.pads)
     for axis, (stride, (left, right), dilation) in enumerate(

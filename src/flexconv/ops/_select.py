@@ -1,7 +1,7 @@
 """The choice for `algorithm="auto"`: the algorithm with the shortest estimated time.
 
 The estimate (`_cost_model.py`) depends on shapes, precision, and whether gradients are needed. Nothing is timed and the
-device is not synchronised, so the same shapes always give the same choice. Where a measurement contradicts the
+device is not synchronized, so the same shapes always give the same choice. Where a measurement contradicts the
 estimate, the measured choice is listed as an override and also applies to similar shapes.
 """
 

@@ -5,7 +5,7 @@ bound below the Nyquist frequency during training. All frequencies are in cycles
 which k taps represent frequencies up to (k − 1)/4.
 
 **Gabor networks.** The spectrum of a Gabor filter exp(−½ Σ_d (γ_d (x_d − μ_d))²) sin(W x + b) consists of two Gaussians
-of width γ, centred at ±W. When filters are multiplied, the frequencies of their sines add, and so do the squares of the
+of width γ, centered at ±W. When filters are multiplied, the frequencies of their sines add, as do the squares of the
 widths of their envelopes. The mask is one more envelope. A network of filters l is a sum of such products, each with
 one channel c_l of every filter. Along axis d, counting h standard deviations (`cutoff`), the product with the highest
 frequency reaches

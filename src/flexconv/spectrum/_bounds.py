@@ -35,7 +35,7 @@ def max_frequency(layer: FlexConvNd, *, mask: bool = True, cutoff: float = 2.0, 
         mask: whether to count the mask.
         cutoff: the number h of standard deviations of an envelope's spectrum to count. A share erfc(h)/2 of the energy
             of a Gabor filter (0.2 % for h = 2) lies above the bound. The share rises to at most 5 % if W is far below γ
-            and the sine crosses 0 at the centre, because the two Gaussians then nearly cancel.
+            and the sine crosses 0 at the center, because the two Gaussians then nearly cancel.
         formula: "exact" is the formula in the docstring of `flexconv.spectrum`. Its maximum over products of channels
             is not searched but bounded from above, by less than 1 % in the networks that come with flexconv.
             "authors" is what the published code computes, one number for all axes: Σ_l max_cd |W| + h max_cd |γ|, plus

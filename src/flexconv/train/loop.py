@@ -31,7 +31,7 @@ from .optim import Schedule, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
 
-SHOW_SECONDS = 0.5  # between updates of the display, each of which synchronises with the device
+SHOW_SECONDS = 0.5  # between updates of the display, each of which synchronizes with the device
 
 
 class DivergedError(UsageError):
@@ -129,7 +129,7 @@ class Trainer:
     def _compute(self, batch: Batch, sample_weight: float) -> None:
         """Run forward, backward and the optimizer, and update the sums.
 
-        Nothing here synchronises with the device or depends on the step number, so that it can be captured.
+        Nothing here synchronizes with the device or depends on the step number, so that it can be captured.
         """
         self.optimizer.zero_grad(set_to_none=True)
         logits = forward(self.forward_model, batch)
@@ -138,7 +138,7 @@ class Trainer:
         loss = _loss(logits, batch[1], smoothing, sample_weight, added, self.sums, self._now)
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
-            # `_check_progress` finds values that are not finite; checking here would synchronise with the device
+            # `_check_progress` finds values that are not finite; checking here would synchronize with the device
             clip = self.recipe.optim.clip
             self.fabric.clip_gradients(self.forward_model, self.stepper, max_norm=clip, error_if_nonfinite=False)
         self.stepper.step()
@@ -302,7 +302,7 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return a seed for a step. Neighbouring steps get unrelated seeds (splitmix64)."""
+    """Return a seed for a step. Neighboring steps get unrelated seeds (splitmix64)."""
     mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) % 2**64
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64

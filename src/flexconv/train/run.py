@@ -254,7 +254,7 @@ def load_data(recipe: Recipe) -> DataSplits:
 
 
 def _inputs(data: DataSplits) -> Inputs | None:
-    """Return how the samples of a data set are standardised; None if not by one mean and std per channel."""
+    """Return how the samples of a data set are standardized; None if not by one mean and std per channel."""
     split, channels = data.train, data.in_channels
     if split.tail is not None or split.mean.numel() not in (1, channels):
         return None

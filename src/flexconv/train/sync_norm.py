@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all processes, on any device."""
+"""Batch normalization over the batches of all processes, on any device."""
 
 from __future__ import annotations
 

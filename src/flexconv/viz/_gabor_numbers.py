@@ -26,7 +26,7 @@ class Gabor(NamedTuple):
     centre: np.ndarray  # [d], μ
     frequency: np.ndarray  # [d], W in radians per unit
     precision: np.ndarray  # [d, d]; the envelope is exp(−½ (x − μ)ᵀ P (x − μ))
-    phase: float  # phase of the sine at the centre
+    phase: float  # phase of the sine at the center
 
     @property
     def envelope(self) -> np.ndarray:
@@ -48,9 +48,9 @@ class Gabor(NamedTuple):
         return (np.abs(self.frequency) + h * np.sqrt(np.diag(self.precision))) / (2 * math.pi)
 
     def energy(self, *frequencies: np.ndarray) -> np.ndarray:
-        """The energy spectrum |ĝ|², normalised to a maximum of 1 → [*n]. Takes frequencies [n_d] in cycles per unit.
+        """The energy spectrum |ĝ|², normalized to a maximum of 1 → [*n]. Takes frequencies [n_d] in cycles per unit.
 
-        ĝ(f) ∝ e^{iφ} G(2πf − W) − e^{−iφ} G(2πf + W),     G(ω) = exp(−½ ωᵀ P⁻¹ ω),     φ: phase at the centre
+        ĝ(f) ∝ e^{iφ} G(2πf − W) − e^{−iφ} G(2πf + W),     G(ω) = exp(−½ ωᵀ P⁻¹ ω),     φ: phase at the center
         """
         omega = 2 * math.pi * _grid(frequencies)
         covariance = np.linalg.inv(self.precision + MIN_PRECISION * np.eye(len(self.centre)))
@@ -70,7 +70,7 @@ def _gaussian(x: np.ndarray, precision: np.ndarray) -> np.ndarray:
 
 
 def gabor(layer: FlexConvNd, filter_index: int, channel: int) -> Gabor:
-    """One channel of one filter of the layer's generator. A 3D filter is evaluated on the plane through its centre."""
+    """One channel of one filter of the layer's generator. A 3D filter is evaluated on the plane through its center."""
     generator = layer.generator
     assert isinstance(generator, GaborNet)
     drawn = list(range(layer.dims))[-2:]

@@ -47,10 +47,10 @@ def plot_gabors(layer: FlexConvNd, *, channels: int = 4) -> Figure:
 
     There is one row per filter. Each row shows the strongest channel of the filter in four panels:
 
-    - (a) the envelope. A dot marks its centre μ, and an ellipse marks one standard deviation. The dot is hollow and at
-      the border if the centre lies outside the grid.
+    - (a) the envelope. A dot marks its center μ, and an ellipse marks one standard deviation. The dot is hollow and at
+      the border if the center lies outside the grid.
     - (b) the sine.
-    - (c) their product. Grey shows the current size of the kernel.
+    - (c) their product. Gray shows the current size of the kernel.
     - (d) the energy spectrum of the product: two Gaussians around ±W. Red lines show the edges (|W_d| + h γ_d)/2π for
       h = 1 standard deviation (dotted) and h = 2 (solid). Blue lines show the Nyquist frequency of the grid.
 
@@ -58,7 +58,7 @@ def plot_gabors(layer: FlexConvNd, *, channels: int = 4) -> Figure:
     effect is the energy that the masked kernel loses without this channel, divided by the energy of the masked kernel
     without the generator's output bias. Filters are multiplied, so the effects of a row need not sum to 100 %.
 
-    In 3D, the plots show the plane through the centre μ that is orthogonal to the first axis.
+    In 3D, the plots show the plane through the center μ that is orthogonal to the first axis.
 
     Arguments:
         layer: a FlexConv layer.
@@ -181,7 +181,7 @@ class _Images:
         panel.set_box_aspect(1)
 
     def _mark(self, panel: Axes, each: Gabor) -> None:
-        """Draw the centre of the envelope, and the ellipse of one standard deviation."""
+        """Draw the center of the envelope, and the ellipse of one standard deviation."""
         inside = bool((np.abs(each.centre) <= 1).all())
         row, column = np.clip(each.centre, -1, 1)
         face = INK if inside else "white"

@@ -22,8 +22,8 @@ def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] 
         (a) generator on the whole grid   (b) mask   (c) ψ = (a) · (b)   (d) ψ cropped to its current size
 
     A box in (a) to (c), or shading in 1D, shows the taps that are kept; (d) shows these taps only. There is one row per
-    channel pair. A 3D layer has three rows per pair: the three planes through the centre of the mask. All kernel values
-    share one colour scale, which is symmetric about 0 and fits (c) and (d). The generator may exceed it where the mask
+    channel pair. A 3D layer has three rows per pair: the three planes through the center of the mask. All kernel values
+    share one color scale, which is symmetric about 0 and fits (c) and (d). The generator may exceed it where the mask
     is small. A layer without a mask has only the generator and the kernel.
 
     Arguments:

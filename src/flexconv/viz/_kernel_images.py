@@ -45,7 +45,7 @@ class Plane(NamedTuple):
 
 
 def planes(layer: FlexConvNd) -> list[Plane]:
-    """The planes to draw: the whole grid in 2D, the three planes through the centre of the mask in 3D."""
+    """The planes to draw: the whole grid in 2D, the three planes through the center of the mask in 3D."""
     if layer.dims == 2:
         return [Plane(0, 1)]
     centre = sampling.centre_taps(layer)
@@ -96,7 +96,7 @@ def draw_plane(
     axes: Sequence[Axis],
     limit: float | None,
 ) -> AxesImage:
-    """Draw values at their coordinates. The colours cover −limit to limit, or 0 to 1 if `limit` is None."""
+    """Draw values at their coordinates. The colors cover −limit to limit, or 0 to 1 if `limit` is None."""
     (top, bottom), (left, right) = plane.edges(taps, axes)
     colours, low, high = (SHARE, 0.0, 1.0) if limit is None else (SIGNED, -limit, limit)
     panel.set_box_aspect(_aspect(values.shape))
@@ -146,7 +146,7 @@ def _row_label(pair: tuple[int, int], plane: Plane, axes: Sequence[Axis]) -> str
 
 
 def _draw_colour_bars(figure: Figure, panels: np.ndarray, drawn: Sequence[AxesImage], clipped: bool) -> None:
-    """Draw the colour bars below: one for the kernel values, one for the mask."""
+    """Draw the color bars below: one for the kernel values, one for the mask."""
     look = {"location": "bottom", "shrink": 0.85, "pad": 0.015, "panchor": False}  # keeps panels aligned at the top
     figure.colorbar(drawn[0], ax=list(panels[:, 0]), extend="both" if clipped else "neither", aspect=18, **look)
     if len(drawn) > 1:

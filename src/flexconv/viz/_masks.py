@@ -46,7 +46,7 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
 
     A 2D mask is an image of the whole grid. A box shows the taps that are kept, and a contour shows where the mask
     falls to its threshold. A 1D mask is a curve with the kept taps shaded. A 3D mask is one curve per axis through its
-    centre, with bars for the kept taps. A layer without a mask shows the part of the grid that its generator uses.
+    center, with bars for the kept taps. A layer without a mask shows the part of the grid that its generator uses.
 
     Arguments:
         model: a model with FlexConv layers, or a single layer.
@@ -128,7 +128,7 @@ def _draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
 
 
 def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
-    """Draw the mask along every axis, through its centre."""
+    """Draw the mask along every axis, through its center."""
     axes, taps = layer.axes, layer.taps
     lines, centres = sampling.coordinates(layer, axes), sampling.centre_taps(layer)
     centre = [line[tap : tap + 1] for line, tap in zip(lines, centres, strict=True)]

@@ -31,9 +31,9 @@ def plot_spectrum(
     """Plot the energy spectrum of a kernel, sampled at one or more resolutions, with the bounds on its frequencies.
 
     There is one panel per axis. It shows the energy at each frequency along that axis, summed over channels, in
-    decibels. The grey area is the spectrum of the kernel as a continuous function. Each coloured curve is the spectrum
+    decibels. The gray area is the spectrum of the kernel as a continuous function. Each colored curve is the spectrum
     of the kernel sampled at one resolution, and it ends at the Nyquist frequency of that resolution. Where a curve
-    leaves the grey area, the sampled kernel is aliased. A 2D layer also has one image of |ψ̂|² per resolution, in which
+    leaves the gray area, the sampled kernel is aliased. A 2D layer also has one image of |ψ̂|² per resolution, in which
     rectangles show the Nyquist frequencies and the bounds.
 
     The bounds are those of `flexconv.spectrum.max_frequency`, one per formula. Generators for which there is no formula

@@ -127,6 +127,6 @@ def _box(panel: Axes, half: Sequence[float], colour: str, dashes: Dashes, name: 
 
 
 def _bin_edges(axis: Axis, count: int) -> tuple[float, float]:
-    """The frequencies at which the first bin of a centred transform begins and the last bin ends."""
+    """The frequencies at which the first bin of a centered transform begins and the last bin ends."""
     width = 1 / (count * axis.spacing)
     return -(count // 2 + 0.5) * width, (count - count // 2 - 0.5) * width

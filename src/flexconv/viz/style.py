@@ -1,4 +1,4 @@
-"""The common style of all plots: a white background, small sans-serif text and colours for colour-blind readers.
+"""The common style of all plots: a white background, small sans-serif text and colors for color-blind readers.
 
 Figures are plain `matplotlib.figure.Figure` objects. pyplot, its windows and its global list of figures are not used.
 """
@@ -25,9 +25,9 @@ Dashes = tuple[float, tuple[float, ...]]  # line style: offset, and lengths of d
 INK, FAINT, PALE = "#262626", "#8c8c8c", "#d9d9d9"
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"  # Okabe-Ito
 
-SIGNED = "RdBu_r"  # colour map for values around 0
+SIGNED = "RdBu_r"  # color map for values around 0
 SHARE = "Blues"  # for values from 0 to 1
-ENERGY = "Greys"  # for decibels, with coloured lines on top
+ENERGY = "Greys"  # for decibels, with colored lines on top
 DEPTH = "viridis"  # for the order of layers, without its yellow end, which is too light for lines
 
 NAMES = {1: ("position",), 2: ("height", "width"), 3: ("depth", "height", "width")}
@@ -125,7 +125,7 @@ def end_ticks(scale: XAxis | YAxis, axis: Axis, taps: TapRange) -> None:
 
 
 def _align_inwards(scale: XAxis | YAxis) -> None:
-    """Keep the first and last tick label within the panel, so that labels of neighbouring panels do not overlap."""
+    """Keep the first and last tick label within the panel, so that labels of neighboring panels do not overlap."""
     labels = scale.get_ticklabels()
     if scale.axis_name == "x" and len(labels) > 1:
         labels[0].set_horizontalalignment("left")
@@ -156,11 +156,11 @@ def shorten(name: str, length: int = 22) -> str:
 
 
 def largest(*arrays: np.ndarray) -> float:
-    """The largest finite absolute value, for a colour scale. Returns 1 if there is none."""
+    """The largest finite absolute value, for a color scale. Returns 1 if there is none."""
     peaks = [np.abs(each[np.isfinite(each)]).max(initial=0.0) for each in arrays]
     return float(max(peaks, default=0.0)) or 1.0
 
 
 def depth_colours(count: int) -> list[tuple[float, ...]]:
-    """One colour per layer. Deeper layers are lighter."""
+    """One color per layer. Deeper layers are lighter."""
     return [tuple(colour) for colour in mpl.colormaps[DEPTH](np.linspace(0.0, 0.88, count))]

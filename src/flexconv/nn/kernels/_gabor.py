@@ -29,7 +29,7 @@ class GaborNet(MultiplicativeFilterNetwork):
         alpha, beta: shape and rate of that Gamma distribution.
         input_scale: initial frequencies are W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to
             33 taps and proportionally more for a longer one; 25.6 for a network outside a layer.
-        center, spread: initial envelope centres are μ ~ U(center ± spread), numbers or one per axis. None: around the
+        center, spread: initial envelope centers are μ ~ U(center ± spread), numbers or one per axis. None: around the
             layer's mask, over 5/3 of its σ, or all of [−1, 1] without a mask. (The authors draw them around 0 even if
             the mask is at +1.)
         steerable: rotate each envelope by a learnable angle, 2D only: R(θ) is applied to (x − μ) before γ.
@@ -90,7 +90,7 @@ class GaborNet(MultiplicativeFilterNetwork):
             self._place_centres(self.center or [0.0] * self.dims, self.spread or [1.0] * self.dims)
 
     def place_parameters(self, placement: Placement) -> None:
-        """Also move the centres, drawn on [−1, 1], to the region of the mask, unless the user set `center`/`spread`."""
+        """Also move the centers, drawn on [−1, 1], to the region of the mask, unless the user set `center`/`spread`."""
         super().place_parameters(placement)
         if self.center is None and self.spread is None and placement.center is not None:
             assert placement.radius is not None

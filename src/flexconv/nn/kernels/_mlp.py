@@ -22,7 +22,7 @@ class MLP(KernelGenerator):
     Arguments:
         hidden, layers: width, and number of linear maps including the last.
         activation: "relu", "leaky_relu" (slope 0.01) or "swish".
-        norm: None, or "layer": normalise over the hidden channels at each point separately. (A norm over points would
+        norm: None, or "layer": normalize over the hidden channels at each point separately. (A norm over points would
             make a kernel value depend on which other taps are sampled, and so on cropping and resolution.)
 
     """

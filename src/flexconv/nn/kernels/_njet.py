@@ -19,12 +19,12 @@ from ._base import KernelGenerator, Placement
 class NJet(KernelGenerator):
     """ψ(x) = Σ_{|n| ≤ order} α_n Π_d σ_d^{n_d} ∂^{n_d} G_{σ_d}(x_d),    σ_d = unit_d · 2^s.
 
-    G_σ is sampled on the taps and normalised to sum 1 there; its derivatives are Hermite polynomials times it,
+    G_σ is sampled on the taps and normalized to sum 1 there; its derivatives are Hermite polynomials times it,
 
         σⁿ ∂ⁿ G_σ(x) = (−1/√2)ⁿ H_n(x / (√2 σ)) G_σ(x)
 
     and everything beyond ⌈reach · σ + ½⌉ units is cut off. The scale s is therefore the size, and an N-Jet needs no
-    mask. On a causal axis it is centred at the newest tap, so only the half in the past remains.
+    mask. On a causal axis it is centered at the newest tap, so only the half in the past remains.
     When it is sampled more densely its values become smaller and their sum stays the same (`conserves_sum`).
 
     Arguments:
