@@ -1,7 +1,7 @@
 """The logs of real runs, and which of them belong to a recipe.
 
 A log is a run folder without its weights: recipe.yaml, metrics.jsonl, results.json, machines.jsonl, and the same files
-for each of its stages. It counts for a recipe if network, data and optimisation are the same. Seed, precision and
+for each of its stages. It counts for a recipe if network, data and optimization are the same. Seed, precision and
 engine may differ; they are listed. A run of another length does not count: it is listed with its differences.
 """
 
@@ -188,7 +188,7 @@ def _differences(wanted: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
 
 
 def _related(match: Match) -> bool:
-    """Whether a log is a run of the recipe, or a run of another length with adapted optimisation settings."""
+    """Whether a log is a run of the recipe, or a run of another length with adapted optimization settings."""
     if not match.differs:
         return True
     return bool(LENGTHS & set(match.differs)) and all(key.startswith(SETTINGS) for key in match.differs)

@@ -41,7 +41,7 @@ copies (`python -m benchmarks.profile_step`, `bench/tune_h200.txt`).
 """
 BOUNDS = """\
 The bound divided by the bandwidth that holds 99 % of the energy, the mean of six random MAGNets with a mask of
-σ = 0.25. W is as initialised or scaled. In brackets: the largest share of the energy beyond the bound.
+σ = 0.25. W is as initialized or scaled. In brackets: the largest share of the energy beyond the bound.
 """
 BOUNDS_NOTES = """\
 The last kernel is one Gabor filter with W = (−57.7, 14.1) and γ = (5.88, 5.70). The energy beyond its bound of h = 2 is
@@ -59,7 +59,7 @@ resolution, a taper, and layers that are never cropped. The smallest value of a 
 was measured with the authors' code on another smooth image.
 """
 RESOLUTION_NOTES = """\
-If W is as initialised and masks are small, the kernel itself is aliased at 17 taps and no cropping helps: that is what
+If W is as initialized and masks are small, the kernel itself is aliased at 17 taps and no cropping helps: that is what
 the penalty is for. For band-limited kernels (W × 0.2), the taper is best in every row. On a causal axis, the kernel
 ends where the mask is largest, and the weight of that tap is most of the error.
 """

@@ -536,7 +536,7 @@ def test_eval_refuses_data_with_other_classes(call, finished, tmp_path):
 
 @pytest.fixture
 def photos(tmp_path):
-    """20 grey images of 16×16 in 2 classes, in folders and as arrays."""
+    """20 gray images of 16×16 in 2 classes, in folders and as arrays."""
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (20, 16, 16), dtype=np.uint8)
     for i, picture in enumerate(pixels):

@@ -44,7 +44,7 @@ LIMIT = 1e-5
 
 
 def wide(model):
-    """The model with masks of several sizes, some off centre, and batch norms that are not the identity."""
+    """The model with masks of several sizes, some off center, and batch norms that are not the identity."""
     for number, module in enumerate(model.modules()):
         if isinstance(module, GaussianMask):
             with torch.no_grad():

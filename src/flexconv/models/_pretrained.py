@@ -177,7 +177,7 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
 def _for_other_classes(
     model: Model, state: Mapping[str, torch.Tensor], num_classes: int
 ) -> tuple[Model, dict[str, torch.Tensor]]:
-    """The network with another number of classes, and its weights with a newly initialised last layer."""
+    """The network with another number of classes, and its weights with a newly initialized last layer."""
     other = _resample(type(model)(**{**model.config, "num_classes": num_classes}), model.resampled)
     if model.inputs is not None:
         other.inputs = replace(model.inputs, classes=tuple(map(str, range(other.num_classes))))
@@ -238,7 +238,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _build(file: Path, entries: Mapping[str, Any]) -> Model:
-    """The network on the meta device: nothing is initialised or allocated."""
+    """The network on the meta device: nothing is initialized or allocated."""
     try:
         kind = ARCHITECTURES.get(entries["architecture"]) or unknown_name(
             "architecture", entries["architecture"], ARCHITECTURES

@@ -33,8 +33,8 @@ class GaussianMask(nn.Module):
 
     Arguments:
         dims: number of spatial axes.
-        mean: initial center on [−1, 1], a number or one per axis. None: the current sample of each axis: 0 on a centered
-            axis, +1 on a causal one. On a causal axis, −1 is the most distant past.
+        mean: initial center on [−1, 1], a number or one per axis. The default is the current sample of each axis: 0 on
+            a centered axis, +1 on a causal one. On a causal axis, −1 is the most distant past.
         sigma: initial standard deviation, a number or one per axis.
         threshold: crop where a factor of the mask falls below this value. None: no cropping.
         form: "guarded" keeps the mask trainable for all parameter values. The mean is clamped to [−1, 1] and |σ| to at
