@@ -78,8 +78,6 @@ def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = 
     for layer in result.modules():
         if isinstance(layer, FlexConvNd):
             _resample_(layer, _scales(scale, layer.dims), crop)
-    if isinstance(history := getattr(result, "resampled", None), list):  # which the networks of flexconv.models save
-        history.append((_scales(scale, layers[0].dims), crop))
     return result
 
 
@@ -169,7 +167,7 @@ def _resample_(layer: FlexConvNd, scales: Sequence[float], crop: str) -> None:
         axes=new,
         padding=_scale_padding(layer, new, scales),
         scale=layer.grid.scale * (cell_ratio if scaled else 1.0),
-        resampled=True,
+        resampling=(*layer.grid.resampling, (tuple(scales), crop)),
     )
 
 

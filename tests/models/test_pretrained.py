@@ -416,7 +416,8 @@ def test_save_and_load_resampled_networks(folder, tmp_path):
     model = flexconv.at_resolution(flexconv.at_resolution(from_pretrained(folder), 2), (1.5, 1), crop="hard")
     save_pretrained(model, tmp_path / "other")
     again = from_pretrained(tmp_path / "other")
-    assert again.resampled == model.resampled
+    assert again.resampling == model.resampling
+    assert again.resolution == model.resolution
     x = torch.randn(2, model.in_channels, 24, 16)
     with torch.no_grad():
         assert torch.equal(again(x), model(x))

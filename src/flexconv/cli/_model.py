@@ -141,13 +141,10 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
-    if (
-        model.inputs is not None and not model.resampled
-    ):  # a fine-tuned network may have seen another size than its first
-        size = model.inputs.size
-    height, width = (size, size) if isinstance(size, int) else size
-    for scales, _ in model.resampled:
-        height, width = round(height * scales[0]), round(width * scales[1])
+    if model.inputs is not None and not model.resampling:
+        size = model.inputs.size  # a fine-tuned network may have been trained on another size than its first
+    sizes = (size, size) if isinstance(size, int) else size
+    height, width = (round(each * scale) for each, scale in zip(sizes, model.resolution, strict=True))
     if splits.train.sample_shape[1:] == (height, width):
         return splits
     say(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from torch import nn
 
 from .._arguments import per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
+from ..nn import FlexConvNd
 from ._inputs import Inputs
 
 
@@ -24,8 +26,6 @@ class Model(nn.Module):
     """
 
     dims: ClassVar[int]
-    #: calls of `flexconv.at_resolution` since the network was made: (scale per axis, crop) for each
-    resampled: list[tuple[list[float], str]]
     #: the last layer, from features to logits
     head: nn.Linear
     #: preprocessing: `model(model.inputs(raw))`. None if unspecified. Saved with the network
@@ -33,7 +33,6 @@ class Model(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.resampled = []
         self.inputs = None
         self._config = {name: _plain(name, value) for name, value in config.items()}
         self.in_channels = positive_int("in_channels", config["in_channels"])
@@ -43,6 +42,19 @@ class Model(nn.Module):
     def config(self) -> dict[str, Any]:
         """The arguments of this network as JSON types. A copy, so changing it does not affect the network."""
         return copy.deepcopy(self._config)
+
+    @property
+    def resampling(self) -> tuple[tuple[tuple[float, ...], str], ...]:
+        """The calls of `flexconv.at_resolution` since the network was made: (scale per axis, crop) for each."""
+        layers = (module for module in self.modules() if isinstance(module, FlexConvNd))
+        first = next(layers, None)
+        return () if first is None else first.grid.resampling
+
+    @property
+    def resolution(self) -> tuple[float, ...]:
+        """Samples per axis relative to the resolution that the network was made for."""
+        each_axis = zip(*(scales for scales, _ in self.resampling), strict=True)
+        return tuple(map(math.prod, each_axis)) or (1.0,) * self.dims
 
     def _check_input(self, x: torch.Tensor) -> None:
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
@@ -60,10 +72,8 @@ def trained_size(model: nn.Module) -> tuple[int, ...] | None:
     made_for = model.config.get("image_size") or model.config.get("length")
     if made_for is None:
         return None
-    sizes = [float(size) for size in per_axis("image_size", made_for, model.dims, minimum=1)]
-    for scales, _ in model.resampled:
-        sizes = [size * scale for size, scale in zip(sizes, scales, strict=True)]
-    return tuple(round(size) for size in sizes)
+    sizes = per_axis("image_size", made_for, model.dims, minimum=1)
+    return tuple(round(size * scale) for size, scale in zip(sizes, model.resolution, strict=True))
 
 
 def check_widths(widths: Sequence[int]) -> list[int]:

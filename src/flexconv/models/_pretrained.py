@@ -76,7 +76,7 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
         "flexconv": __version__,
         "architecture": type(model).__name__,
         "config": model.config,
-        "resampled": model.resampled,
+        "resampled": model.resampling,
         "inputs": None if model.inputs is None else model.inputs.plain(),
         "weights": f"weights-{digest[:12]}.safetensors",
         "sha256": digest,
@@ -97,7 +97,7 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
 
 def _check_against_config(model: Model) -> None:
     """Refuse a network that was modified after it was built: its config would not describe it any more."""
-    twin = _resample(ARCHITECTURES[type(model).__name__](**model.config, device="meta"), model.resampled)
+    twin = _resample(ARCHITECTURES[type(model).__name__](**model.config, device="meta"), model.resampling)
     _compare_shapes("the model", twin, model.state_dict())
     layers = dict(model.named_modules())
     for name, module in twin.named_modules():
@@ -118,9 +118,9 @@ def _settings(layer: Any) -> tuple[object, ...]:
     return layer.axes, layer.grid.scale, layer.stride, layer.dilation, layer.padding_mode, mask
 
 
-def _resample(model: Model, history: Sequence[tuple[list[float], str]]) -> Model:
-    """Repeat the calls of `at_resolution` that the model has been through."""
-    for scale, crop in history:
+def _resample(model: Model, resampling: Sequence[tuple[Sequence[float], str]]) -> Model:
+    """The model on the grids that `Model.resampling` describes."""
+    for scale, crop in resampling:
         model = at_resolution(model, scale, crop=crop)
     return model
 
@@ -178,7 +178,7 @@ def _for_other_classes(
     model: Model, state: Mapping[str, torch.Tensor], num_classes: int
 ) -> tuple[Model, dict[str, torch.Tensor]]:
     """The network with another number of classes, and its weights with a newly initialized last layer."""
-    other = _resample(type(model)(**{**model.config, "num_classes": num_classes}), model.resampled)
+    other = _resample(type(model)(**{**model.config, "num_classes": num_classes}), model.resampling)
     if model.inputs is not None:
         other.inputs = replace(model.inputs, classes=tuple(map(str, range(other.num_classes))))
     head = {f"head.{name}": tensor for name, tensor in other.head.state_dict().items()}

@@ -107,18 +107,24 @@ class KernelGrid(NamedTuple):
 
     `padding` is as the user wrote it and may count samples, which is why it belongs to the resolution. `scale`
     multiplies the kernel; it makes up for a grid of another density than the one the kernel was trained on.
+    `resampling` records the calls of `at_resolution` that led to this grid: the scales per axis, and the crop.
     """
 
     axes: tuple[Axis, ...]
     padding: Padding
     scale: float = 1.0
-    resampled: bool = False  # whether this is another grid than the one of the layer's arguments
+    resampling: tuple[tuple[tuple[float, ...], str], ...] = ()
 
     @classmethod
     def make(cls, kernel_size: Sequence[int], padding: Padding) -> KernelGrid:
         """The grid of a new layer; an axis with "causal" padding looks back only."""
         each = [padding] * len(kernel_size) if isinstance(padding, str | int) else padding
         return cls(tuple(Axis(k, pad == "causal") for k, pad in zip(kernel_size, each, strict=True)), padding)
+
+    @property
+    def resampled(self) -> bool:
+        """Whether this is another grid than the one of the layer's arguments."""
+        return bool(self.resampling)
 
     @property
     def size(self) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def _trained_model(name: str, data: DataSplits) -> Model:
             f"{data.in_channels}"
         )
     inputs, size = model.inputs, data.train.sample_shape[1:]
-    if inputs is not None and not model.resampled and data.image_size is not None and size != inputs.size:
+    if inputs is not None and not model.resampling and data.image_size is not None and size != inputs.size:
         before, now = ("×".join(map(str, each)) for each in (inputs.size, size))
         warnings.warn(
             f"{name} was trained on {before} images and is now trained on {now} ones: its kernels keep their size in "
