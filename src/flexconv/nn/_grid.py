@@ -155,12 +155,12 @@ def window_sizes(size: int, causal: bool) -> tuple[int, ...]:
             taps += 1
         return min(size, max(fewest, taps))
 
-    rungs = {size, fraction(0.75)}
+    sizes = {size, fraction(0.75)}
     share = 0.5
     while 1 / share <= SMALLEST_FRACTION or intervals * share >= FEWEST_TAPS_OF_LONG_GRIDS:
-        rungs.add(fraction(share))
+        sizes.add(fraction(share))
         share /= 2
-    return tuple(sorted(rungs))
+    return tuple(sorted(sizes))
 
 
 def coordinate_grid(
