@@ -286,8 +286,8 @@ def test_rejects_invalid_targets(tmp_path, photo):
         load_targets("gabor", frequency=3)
     with pytest.raises(TypeError, match="frequencies must be a list; got 3"):
         load_targets("gabor", frequencies=3)
-    with pytest.raises(ValueError, match=r"unknown mode 'gray'.*did you mean 'grey'"):
-        load_targets(str(photo), mode="gray")
+    with pytest.raises(ValueError, match=r"unknown mode 'gra'.*did you mean 'gray'"):
+        load_targets(str(photo), mode="gra")
     with pytest.raises(MissingDataError, match="kodak is not in"):
         load_targets("kodak", root=tmp_path)
 

@@ -24,7 +24,7 @@ from ._splits import Samples
 from ._user_data import TEST_SHARE, assemble, find
 
 FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}  # folder → split
-MODES = {"colour": "RGB", "grey": "L"}
+MODES = {"color": "RGB", "gray": "L", "colour": "RGB", "grey": "L"}
 
 
 def _read(
@@ -35,7 +35,7 @@ def _read(
     verify: bool,  # noqa: ARG001
     path: str | os.PathLike[str],
     image_size: int | tuple[int, int] | None = None,
-    mode: str = "colour",
+    mode: str = "color",
     features: str = "waves",
     test_share: float = TEST_SHARE,
 ) -> Source:
@@ -45,7 +45,7 @@ def _read(
         path: the folder, as a path or relative to the data root.
         image_size: images are resized to this size without keeping their aspect ratio. If it is None, all images must
             have the same size.
-        mode: "colour" or "grey", for images.
+        mode: "color" or "gray", for images.
         features: "waves", or "mfcc" for 20 coefficients per channel every 1/160 s, for recordings.
         test_share: the share of the samples that becomes the test set, if the folder has none.
 
@@ -62,7 +62,7 @@ def _read(
     files = {part: _files(place, names) for part, place in roots.items()}
     suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
     if suffixes == {".wav"}:
-        if image_size is not None or mode != "colour":
+        if image_size is not None or MODES[mode] != "RGB":
             raise ArgumentError(
                 f"image_size and mode are options for images, but {folder} contains recordings: remove them"
             )

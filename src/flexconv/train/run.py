@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from itertools import islice
@@ -339,8 +340,8 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
 
 def default_folder(name: str) -> Path:
     """Return runs/NAME for a recipe or a recipe file, or runs/NAME-2 and so on if that exists."""
-    file, suffix, variant = name.partition(".yaml")
-    stem = Path("runs") / (Path(file).name + variant if suffix else name).replace("/", "-")
+    file = re.match(r"(.*)\.ya?ml(?=/|$)(.*)", name)  # a recipe file, and a variant after a slash
+    stem = Path("runs") / (Path(file[1]).name + file[2] if file else name).replace("/", "-")
     count = 1
     while (path := stem if count == 1 else stem.with_name(f"{stem.name}-{count}")).exists():
         count += 1

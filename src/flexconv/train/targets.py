@@ -28,7 +28,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 RANDOM_FILE = "alexnet/flexconv_random_kernel.npy"
 ALEXNET_FILE = "alexnet/alexnet_conv1_weight_64x3x11x11_f32.npy"
-MODES = {"colour": "RGB", "grey": "L"}
+MODES = {"color": "RGB", "gray": "L", "colour": "RGB", "grey": "L"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +139,8 @@ def flower(root: Path, *, size: int = 48, margin: float = 0.0) -> Targets:  # no
     return Targets(("flower",), drawn.clamp(0, 1).float()[None], pictures=True)
 
 
-def picture(path: Path, *, mode: str = "colour", size: int | tuple[int, int] | None = None) -> Targets:
-    """Return an image file in "colour" or "grey", resized to `size` (height, width) if given."""
+def picture(path: Path, *, mode: str = "color", size: int | tuple[int, int] | None = None) -> Targets:
+    """Return an image file in "color" or "gray", resized to `size` (height, width) if given."""
     check_name("mode", mode, MODES)
     return Targets((path.stem,), _pixels(read_image(path, mode=MODES[mode])[None], size), pictures=True)
 
