@@ -14,12 +14,12 @@ try:
 except ImportError as missing:
     raise SystemExit(f'the reproduction needs {missing.name}: pip install -e ".[train,viz]"') from missing
 
+from flexconv.cli import console, print_table, say
 from flexconv.errors import ArgumentError, FlexConvError
 from flexconv.train import Interrupted
 
 from . import ITEMS, Item, Ledger, _page, _plan, _queue, _results, _smoke, _work, items
 from . import ship as ship_run
-from ._console import console, print_table, say
 from ._files import DOCS, RESULTS, ROOT, WEIGHTS, write
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)

@@ -234,7 +234,7 @@ def test_files_have_a_description_and_short_lines():
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("/tmp/a.yaml.d/mine.yml", "runs/mine"),
+        ("/some/a.yaml.d/mine.yml", "runs/mine"),
         ("digits", "runs/digits"),
         ("flexnet7-cifar10/gabor", "runs/flexnet7-cifar10-gabor"),
         ("/some/mine.yaml", "runs/mine"),

@@ -11,7 +11,10 @@ from .._version import __version__
 from ..errors import ArgumentError
 from . import _common
 from ._bench import bench
-from ._common import say, typer
+from ._common import console as console
+from ._common import print_table as print_table
+from ._common import say as say
+from ._common import typer
 from ._data import fetch, ls
 from ._eval import evaluate
 from ._export import export

@@ -5,7 +5,6 @@ from ._conv import FlexConv1d as FlexConv1d
 from ._conv import FlexConv2d as FlexConv2d
 from ._conv import FlexConv3d as FlexConv3d
 from ._conv import FlexConvNd as FlexConvNd
-from ._extent import Extent as Extent
 from ._extent import parameters_changed as parameters_changed
 from ._grid import Axis as Axis
 from ._grid import KernelGrid as KernelGrid
