@@ -33,7 +33,7 @@ def draw(ledger: Ledger) -> Figure:
     panel.set(xscale="log", yscale="log", xlabel="frequency of the Gabor filter, rad per unit", ylabel="MSE")
     panel.set_xticks(FREQUENCIES, [f"{f}" for f in FREQUENCIES])
     if panel.lines:
-        panel.legend(frameon=False)
+        panel.legend(frameon=False, loc="lower right")
     return figure
 
 

@@ -73,7 +73,7 @@ def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str
     panel.set_title(metric.replace("_", " "))
     panel.set_xlabel(count)
     panel.grid(axis="y")
-    panel.legend()
+    panel.legend(loc="upper right" if metric.endswith("loss") else "lower right")  # "best" is slow and warns of it
 
 
 def _mark_best(panel: Axes, points: Sequence[tuple[float, float]], colour: str, *, lowest: bool) -> None:
