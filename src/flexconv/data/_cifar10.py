@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..models import ImageSeries
 from ._dataset import Dataset, Download, Source, Statistics
 from ._files import DamagedDataError, DataFile
 from ._layout import Layout, PixelsAsSteps, RowsAsSteps
@@ -41,7 +42,8 @@ def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # n
 
 
 def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _series(root, PixelsAsSteps(width=SIDE), statistics=_statistics(protocol))
+    images = ImageSeries(size=(SIDE, SIDE), steps="pixels")
+    return _series(root, PixelsAsSteps(width=SIDE), images, statistics=_statistics(protocol))
 
 
 def _read_noise_padded(root: Path, *, protocol: str, seed: int, verify: bool, noise_seed: int = 0) -> Source:  # noqa: ARG001
@@ -51,19 +53,15 @@ def _read_noise_padded(root: Path, *, protocol: str, seed: int, verify: bool, no
         noise_seed: seed of the noise.
 
     """
-    tail = noise(seed if protocol == "paper" else noise_seed)
-    return _series(root, RowsAsSteps(channels=3), statistics=_statistics(protocol, repeat=SIDE), tail=tail)
+    seed = seed if protocol == "paper" else noise_seed
+    images = ImageSeries(size=(SIDE, SIDE), steps="rows", noise_steps=NOISE_STEPS, noise_seed=seed)
+    return _series(root, RowsAsSteps(channels=3), images, statistics=_statistics(protocol, repeat=SIDE))
 
 
-def _series(root: Path, layout: Layout, *, statistics: Statistics, tail: torch.Tensor | None = None) -> Source:
+def _series(root: Path, layout: Layout, images: ImageSeries, *, statistics: Statistics) -> Source:
     train, test = (Samples(layout.series(part.inputs), part.labels) for part in _images(root))
-    return Source(train, test, CLASSES, scale=1 / 255, statistics=statistics, tail=tail, layout=layout)
-
-
-def noise(seed: int) -> torch.Tensor:
-    """The noise at the end of every npCIFAR10 sequence, [96, 968] float32."""
-    draw = np.random.RandomState(seed).standard_normal((3 * SIDE, NOISE_STEPS))
-    return torch.from_numpy(draw.astype(np.float32))
+    tail = images.noise(train.inputs.shape[1]) if images.noise_steps else None
+    return Source(train, test, CLASSES, scale=1 / 255, statistics=statistics, tail=tail, layout=layout, images=images)
 
 
 class _Images(Samples):

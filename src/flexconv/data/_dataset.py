@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ..models import ImageSeries
 from ._files import DataFile
 from ._layout import Layout
 from ._splits import Samples
@@ -54,6 +55,8 @@ class Source:
         tail: of sequences, see `Split`.
         layout: of sequences, see `Split`.
         mfcc_rate: of sequences, see `Split`.
+        rate: of sequences, see `Split`.
+        images: of sequences, see `Split`.
         note: see `DataSplits`.
 
     """
@@ -68,6 +71,8 @@ class Source:
     tail: torch.Tensor | None = None
     layout: Layout | None = None
     mfcc_rate: int | None = None
+    rate: int | None = None
+    images: ImageSeries | None = None
     note: str = ""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import MissingPackageError
+from ..models import ImageSeries
 from ._dataset import Dataset, Source
 from ._holdout import stratified_holdout
 from ._layout import PixelsAsSteps
@@ -36,7 +37,8 @@ def _source(*, layout: PixelsAsSteps | None) -> Source:
     samples = Samples(inputs, torch.from_numpy(np.asarray(digits, np.int64)))
     kept, held = stratified_holdout(samples.labels, TEST_SHARE, seed=TEST_SEED)
     names = tuple(str(digit) for digit in range(10))
-    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / MAX_VALUE, layout=layout)
+    series = None if layout is None else ImageSeries(size=(8, 8), steps="pixels")
+    return Source(samples.rows(kept), samples.rows(held), names, scale=1 / MAX_VALUE, layout=layout, images=series)
 
 
 _ABOUT = {

@@ -68,7 +68,7 @@ def _read(
             )
         parts, rate = read_recordings(files, features)
         if features == "waves":
-            return assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE)
+            return replace(assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE), rate=rate)
         return replace(assemble(parts, names, test_share=test_share, scale=1.0), mfcc_rate=rate)
     if ".wav" in suffixes:
         raise MissingDataError(f"{folder} contains both recordings and images: a data set must have one kind")

@@ -103,6 +103,8 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
             tail=source.tail,
             layout=source.layout,
             mfcc_rate=source.mfcc_rate,
+            rate=source.rate,
+            images=source.images,
         )
 
     test = split(source.test)

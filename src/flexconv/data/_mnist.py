@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import torch
-
+from ..models import ImageSeries
 from ._dataset import Dataset, Download, Source, Statistics
 from ._files import DamagedDataError, DataFile
 from ._idx import read_idx
@@ -54,7 +52,7 @@ def _read(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # n
 
 
 def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> Source:  # noqa: ARG001
-    return _source(root, protocol, layout=PixelsAsSteps(width=28))
+    return _source(root, protocol, layout=PixelsAsSteps(width=28), series=ImageSeries(size=(28, 28), steps="pixels"))
 
 
 def _read_permuted(root: Path, *, protocol: str, seed: int, verify: bool, permutation_seed: int = 0) -> Source:  # noqa: ARG001
@@ -64,16 +62,12 @@ def _read_permuted(root: Path, *, protocol: str, seed: int, verify: bool, permut
         permutation_seed: seed of the order of the pixels.
 
     """
-    return _source(root, protocol, order=pixel_order(seed if protocol == "paper" else permutation_seed))
-
-
-def pixel_order(seed: int) -> torch.Tensor:
-    """The order of pixels in pMNIST: the first permutation of 784 that NumPy draws after seeding."""
-    return torch.from_numpy(np.random.RandomState(seed).permutation(28 * 28))
+    seed = seed if protocol == "paper" else permutation_seed
+    return _source(root, protocol, series=ImageSeries(size=(28, 28), steps="pixels", order_seed=seed))
 
 
 def _source(
-    root: Path, protocol: str, *, layout: PixelsAsSteps | None = None, order: torch.Tensor | None = None
+    root: Path, protocol: str, *, layout: PixelsAsSteps | None = None, series: ImageSeries | None = None
 ) -> Source:
     parts = []
     for prefix in ("train", "t10k"):
@@ -83,17 +77,14 @@ def _source(
             raise DamagedDataError(
                 f"{paths[1]}: {len(labels):,} labels up to {int(labels.max())} for {len(images):,} images of digits"
             )
-        if order is not None:
-            images = images.flatten(2)
-            if images.shape[2] != len(order):
-                raise DamagedDataError(f"{paths[0]}: images of {images.shape[2]} pixels, expected {len(order)}")
-            images = images[:, :, order]
-        elif layout is not None:
-            images = layout.series(images)
+        if series is not None:
+            if images.shape[2:] != series.size:
+                raise DamagedDataError(f"{paths[0]}: images of {list(images.shape[2:])} pixels, expected 28 × 28")
+            images = series.series(images)
         parts.append(Samples(images, labels.long()))
     statistics: Statistics = AUTHORS_STATISTICS if protocol == "paper" else "channel"
     names = tuple(str(digit) for digit in range(10))
-    return Source(parts[0], parts[1], names, scale=1 / 255, statistics=statistics, layout=layout)
+    return Source(parts[0], parts[1], names, scale=1 / 255, statistics=statistics, layout=layout, images=series)
 
 
 _ABOUT = {

@@ -65,6 +65,7 @@ def _source(
         scale=1 / FULL_SCALE if waves else 1.0,
         statistics=statistics,
         mfcc_rate=None if waves else RATE,
+        rate=RATE if waves else None,
         note=note,
     )
 

@@ -12,6 +12,7 @@ import torch
 
 from .._arguments import per_axis
 from ..errors import ArgumentError
+from ..models import ImageSeries
 from ._layout import Layout
 
 
@@ -97,6 +98,8 @@ class Split(Samples):
         tail: [C, T], a fixed continuation of every sequence (the noise of npCIFAR10).
         layout: the arrangement of images in sequences that were made from images, which augmentation needs.
         mfcc_rate: samples per second of the waves, if the inputs are MFCCs.
+        rate: samples per second, if the inputs are waves.
+        images: how the sequences were made from images. Predictions for image files need it.
         resize_to: image size to which batches are resized, after augmentation.
 
     """
@@ -107,6 +110,8 @@ class Split(Samples):
     tail: torch.Tensor | None = None
     layout: Layout | None = None
     mfcc_rate: int | None = None
+    rate: int | None = None
+    images: ImageSeries | None = None
     resize_to: tuple[int, int] | None = None
 
     @property

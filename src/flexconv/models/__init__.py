@@ -4,6 +4,7 @@ from ._base import Model as Model
 from ._base import trained_size as trained_size
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
+from ._inputs import ImageSeries as ImageSeries
 from ._inputs import Inputs as Inputs
 from ._locate import list_pretrained as list_pretrained
 from ._locate import pretrained_folder as pretrained_folder
@@ -23,6 +24,7 @@ __all__ = [
     "CIFARResNet",
     "FlexNet",
     "FlexTCN",
+    "ImageSeries",
     "Inputs",
     "Model",
     "ModelCard",

@@ -32,6 +32,7 @@ Weights are safetensors; nothing is unpickled.
 {sizes}
 """
 _CALL = "logits = model(model.inputs(raw))  # raw: unscaled values, as in the data set\n"
+MAX_LISTED = 12  # means and standard deviations in a card
 _SIZES = {1: "length", 2: "height, width"}
 
 
@@ -79,11 +80,18 @@ class ModelCard:
 
 
 def _inputs(inputs: Inputs) -> dict[str, str]:
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (inputs.mean, inputs.std))
+    mean, std = map(_numbers, (inputs.mean, inputs.std))
     scaled = f"x · {inputs.scale:.4g}"
     values = scaled if inputs.mfcc_rate is None else f"mfcc({scaled}, rate={inputs.mfcc_rate})"
     standard = f"({values} − mean) / std per channel, mean {mean}, std {std}"
-    return {"input": f"{_times(inputs.size)}, {standard}", "classes": ", ".join(inputs.classes)}
+    images = "" if inputs.images is None else f", made from images of {_times(inputs.images.size)}"
+    return {"input": f"{_times(inputs.size)}{images}, {standard}", "classes": ", ".join(inputs.classes)}
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    """Numbers with four digits. Of many, the first three and the last are listed."""
+    listed = [f"{value:.4g}" for value in values]
+    return ", ".join(listed if len(listed) <= MAX_LISTED else [*listed[:3], "…", listed[-1]])
 
 
 def _sizes(model: Model) -> str:

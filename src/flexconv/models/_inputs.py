@@ -7,10 +7,53 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from .._arguments import unknown_name
 from ..audio import N_MFCC, channelwise_mfcc
 from ..errors import ArgumentError
+
+STEPS = ("pixels", "rows")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSeries:
+    """How images [batch, C, *size] become series, for a network that was trained on images as series.
+
+    size: height and width of the images.
+    steps: "pixels" for one pixel per time step, row by row: [batch, C, height · width]. "rows" for one row per time
+        step: [batch, C · width, height].
+    order_seed: the time steps are permuted by `numpy.random.RandomState(order_seed)`. None keeps their order.
+    noise_steps: after standardization, this many steps of noise N(0, 1) are appended, the same to all series.
+    noise_seed: seed of the noise, for `numpy.random.RandomState`.
+    """
+
+    size: tuple[int, int]
+    steps: str
+    order_seed: int | None = None
+    noise_steps: int = 0
+    noise_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps not in STEPS:
+            unknown_name("steps", self.steps, STEPS)
+
+    def series(self, images: torch.Tensor) -> torch.Tensor:
+        """Images [batch, C, *size] → series, without the noise."""
+        if images.ndim != 4 or images.shape[2:] != self.size:
+            height, width = self.size
+            raise ArgumentError(f"images have the shape [batch, C, {height}, {width}]; got {tuple(images.shape)}")
+        series = images.flatten(2) if self.steps == "pixels" else images.transpose(2, 3).flatten(1, 2)
+        if self.order_seed is None:
+            return series.contiguous()
+        order = np.random.RandomState(self.order_seed).permutation(series.shape[2])
+        return series[:, :, torch.from_numpy(order).to(series.device)]
+
+    def noise(self, channels: int) -> torch.Tensor:
+        """The noise at the end of every series, [channels, noise_steps] float32."""
+        draw = np.random.RandomState(self.noise_seed).standard_normal((channels, self.noise_steps))
+        return torch.from_numpy(draw.astype(np.float32))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +67,11 @@ class Inputs:
     mfcc_rate: sampling rate in Hz, for a network on MFCCs. Raw samples are then waveforms, `size` counts frames, and
 
         x = (mfcc(raw · scale, rate=mfcc_rate) − mean) / std
+
+    rate: sampling rate in Hz, for a network on waveforms. None if it is not known.
+    varying: whether the training series had different lengths. None if it is not known.
+    images: how images become series, for a network that was trained on images as series. Raw samples may then be images
+        [batch, C, height, width] too.
     """
 
     size: tuple[int, ...]
@@ -32,6 +80,9 @@ class Inputs:
     std: tuple[float, ...]
     classes: tuple[str, ...]
     mfcc_rate: int | None = None
+    rate: int | None = None
+    varying: bool | None = None
+    images: ImageSeries | None = None
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
         """Raw samples → the input of the network, in float32.
@@ -39,6 +90,8 @@ class Inputs:
         Pass values as in the data set: up to 255 for pixels (scale 1 / 255), up to 32,768 for audio (scale 1 / 2¹⁵),
         also if they are floats.
         """
+        if self.images is not None and raw.ndim == 4:
+            raw = self.images.series(raw)
         channels = len(self.mean) if self.mfcc_rate is None else len(self.mean) // N_MFCC
         if raw.ndim != len(self.size) + 2 or raw.shape[1] != channels:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
@@ -56,24 +109,35 @@ class Inputs:
         values = raw.float() * self.scale
         if self.mfcc_rate is not None:
             values = channelwise_mfcc(values, rate=self.mfcc_rate)
-        return (values - mean) / std
+        x = (values - mean) / std
+        if self.images is None or not self.images.noise_steps:
+            return x
+        noise = self.images.noise(x.shape[1]).to(x.device)
+        return torch.cat([x, noise.expand(len(x), -1, -1)], dim=-1)
 
     def plain(self) -> dict[str, Any]:
         """As a dict of JSON types."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        entries = asdict(self)
+        if entries["images"] is not None:
+            entries["images"]["size"] = list(entries["images"]["size"])
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in entries.items()}
 
     @classmethod
     def read(cls, entries: Mapping[str, Any]) -> Inputs:
         """The inverse of `plain`. Raises a ValueError if an entry is missing or not a number."""
         try:
-            rate = entries.get("mfcc_rate")  # not in older files
+            mfcc_rate, rate, varying, images = map(entries.get, ("mfcc_rate", "rate", "varying", "images"))
             return cls(
                 size=tuple(map(int, entries["size"])),
                 scale=float(entries["scale"]),
                 mean=tuple(map(float, entries["mean"])),
                 std=tuple(map(float, entries["std"])),
                 classes=tuple(map(str, entries["classes"])),
-                mfcc_rate=None if rate is None else int(rate),
+                # older files lack these entries
+                mfcc_rate=None if mfcc_rate is None else int(mfcc_rate),
+                rate=None if rate is None else int(rate),
+                varying=None if varying is None else bool(varying),
+                images=None if images is None else ImageSeries(**{**images, "size": tuple(images["size"])}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArgumentError(f"inputs must have size, scale, mean, std and classes; got {entries}") from error

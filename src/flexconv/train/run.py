@@ -257,12 +257,23 @@ def load_data(recipe: Recipe) -> DataSplits:
 def _inputs(data: DataSplits) -> Inputs | None:
     """Return how the samples of a data set are standardized; None if not by one mean and std per channel."""
     split, channels = data.train, data.in_channels
-    if split.tail is not None or split.mean.numel() not in (1, channels):
+    unknown_tail = split.tail is not None and split.images is None
+    if unknown_tail or split.mean.numel() not in (1, channels):
         return None
     mean, std = (tuple(values.flatten().expand(channels).tolist()) for values in (split.mean, split.std))
     size = split.sample_shape[1:]
     scale = split.scale if split.mfcc_rate is None else 1 / FULL_SCALE  # MFCCs are computed from waves on [−1, 1]
-    return Inputs(size=size, scale=scale, mean=mean, std=std, classes=data.class_names, mfcc_rate=split.mfcc_rate)
+    return Inputs(
+        size=size,
+        scale=scale,
+        mean=mean,
+        std=std,
+        classes=data.class_names,
+        mfcc_rate=split.mfcc_rate,
+        rate=split.rate,
+        varying=split.lengths is not None if data.length is not None else None,
+        images=split.images,
+    )
 
 
 def _test(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric) -> Score:
