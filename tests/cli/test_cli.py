@@ -104,7 +104,7 @@ def assert_refused(outcome, *patterns, code=2):
 # --- help and names ---------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "bench"),
+    *("train", "eval", "resample", "inspect", "explore", "export", "recipes", "fit", "bench"),
     *("data ls", "data fetch"),
 )
 
@@ -125,7 +125,7 @@ def test_command_without_arguments_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "resample", "inspect", "export", "recipes", "fit", "bench", "data")
+        *("train", "eval", "resample", "inspect", "explore", "export", "recipes", "fit", "bench", "data")
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
 
@@ -742,6 +742,27 @@ def test_inspect_writes_a_page(call, finished, tmp_path):
     assert '"loss":{"train":[' in text
     assert call("inspect", finished / "tiny", "--html", "page.html").code == 0
     assert "<title>a network of one block</title>" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_explore_writes_a_page_with_the_accuracy(call, finished, tmp_path):
+    written = call("explore", finished / "tiny")
+    assert written.code == 0, written.err
+    assert re.search(r"^tiny\.html: 0\.\d MB$", written.out, re.MULTILINE)
+    accuracy = RunFolder(finished / "tiny").read_results()["test_accuracy"]
+    assert f'"accuracy":{{"value":{accuracy},"split":"test"' in (tmp_path / "tiny.html").read_text("utf-8")
+
+
+def test_explore_compares_two_networks(call, finished, tmp_path):
+    assert call("explore", finished / "series", "flexnet3-digits", "--out", "both.html").code == 0
+    text = (tmp_path / "both.html").read_text("utf-8")
+    assert "<title>series and " in text
+    assert '"accuracy":{"value":0.98' in text
+    assert call("explore", finished / "series", finished / "tiny").code == 0
+    assert (tmp_path / "series-tiny.html").is_file()
+
+
+def test_explore_refuses_an_unknown_network(call, finished):
+    assert_refused(call("explore", finished / "series", "nothing"), "nothing")
 
 
 def test_inspect_refuses_an_unwritable_page(call, finished, tmp_path):

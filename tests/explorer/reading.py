@@ -12,3 +12,9 @@ def embedded(path):
         r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
     )
     return json.loads(text)
+
+
+def network(path):
+    """The numbers of the only network of a page."""
+    (only,) = embedded(path)["networks"]
+    return only

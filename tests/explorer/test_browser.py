@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv2d, FlexConv3d, GaussianMask, at_resolution, create_model
-from flexconv.explorer import write_page
+from flexconv.explorer import Network, write_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
@@ -45,6 +45,9 @@ def models():
         "images": create_model(
             "flexnet3", in_channels=3, num_classes=4, image_size=16, widths=[6, 6], mask_options=wide
         ),
+        "larger": create_model(
+            "flexnet5", in_channels=3, num_classes=4, image_size=12, widths=[4, 4, 4], mask_options={"sigma": 0.5}
+        ),
         "series": create_model("flextcn2", in_channels=1, num_classes=3, length=60, widths=[4], mask_options=wide),
         "siren": nn.Sequential(FlexConv2d(1, 2, 9, generator="siren", mask=None)),
         "volumes": FlexConv3d(1, 2, 7, mask=GaussianMask(3, sigma=0.4)),
@@ -57,6 +60,12 @@ def pages(models, tmp_path_factory):
     for name, model in models.items():
         history = records(model) if name == "images" else []
         write_page(model, folder / f"{name}.html", title=NASTY, records=history)
+    results = {"test_accuracy": 0.875, "test_count": 1200, "selected": "validation", "best": {"epoch": 7}}
+    other = Network(models["larger"], title="larger", results=results, records=records(models["larger"], 12))
+    write_page(
+        models["images"], folder / "two.html", title="small", records=records(models["images"]), compare_with=other
+    )
+    write_page(models["series"], folder / "mixed.html", compare_with=models["images"])
     return folder
 
 
@@ -75,12 +84,13 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, pages):
-    def open_page(name, *, width=1200, scheme="light"):
+    def open_page(name, *, width=1200, scheme="light", address=""):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get((pages / f"{name}.html").as_uri())
+        browser.get("about:blank")  # a change of the part after "#" alone would not load the page again
+        browser.get((pages / f"{name}.html").as_uri() + address)
         return browser
 
     yield open_page
@@ -141,19 +151,21 @@ def test_slider_redraws_kernel_and_spectrum(visit, models):
 def test_selects_channels_by_list_click_and_key(visit):
     page = visit("images")
     start = pictures(page)
-    find(page, "#out").send_keys(keys.ARROW_UP if page.execute_script("return explorer.state.out") else keys.ARROW_DOWN)
+    find(page, "#out").send_keys(
+        keys.ARROW_UP if page.execute_script("return explorer.state.pairs[0][0]") else keys.ARROW_DOWN
+    )
     by_list = pictures(page)
     assert all(a != b for a, b in zip(start, by_list, strict=True))
-    chosen = page.execute_script("return [explorer.state.out, explorer.state.in]")
+    chosen = page.execute_script("return explorer.state.pairs[0]")
     matrix = find(page, "#pairs-canvas")
     key, step = (keys.ARROW_LEFT, -1) if chosen[1] else (keys.ARROW_RIGHT, 1)
     matrix.send_keys(key)
-    assert page.execute_script("return [explorer.state.out, explorer.state.in]") == [chosen[0], chosen[1] + step]
+    assert page.execute_script("return explorer.state.pairs[0]") == [chosen[0], chosen[1] + step]
     assert picture(page, "kernel") != by_list[0]
     click = "const r = arguments[0].getBoundingClientRect();"
     click += "const at = {clientX: r.left + 20, clientY: r.top + 20, bubbles: true};"
     page.execute_script(click + "arguments[0].dispatchEvent(new PointerEvent('pointerdown', at))", matrix)
-    assert page.execute_script("return [explorer.state.out, explorer.state.in]") == [0, 0]
+    assert page.execute_script("return explorer.state.pairs[0]") == [0, 0]
     assert find(page, "#in").get_attribute("selectedIndex") == "0"
 
 
@@ -162,11 +174,12 @@ def test_keyboard_selects_layers_and_focus_is_visible(visit):
     body = find(page, "body")
     body.send_keys(keys.TAB, keys.TAB)  # the button for the theme, then the list of layers
     assert page.execute_script("return document.activeElement.name") == "layer"
+    page.switch_to.active_element.send_keys(keys.ARROW_DOWN)
     names = [find(page, "#layer-name").text]
     before = pictures(page)
-    page.switch_to.active_element.send_keys(keys.ARROW_DOWN)
+    page.switch_to.active_element.send_keys(keys.ARROW_UP)
     names.append(find(page, "#layer-name").text)
-    assert names == ["stem", "blocks.0.conv1"]
+    assert names == ["blocks.0.conv1", "stem"]
     assert picture(page, "kernel") != before[0]
     label = page.execute_script("return getComputedStyle(document.activeElement.closest('label')).outlineStyle")
     assert label == "solid"
@@ -177,7 +190,7 @@ def test_keyboard_selects_layers_and_focus_is_visible(visit):
         assert page.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
         if reached[-1] == "pairs-canvas":
             break
-    assert reached == ["resolution", "out", "in", "whole", "pairs-canvas"]
+    assert reached == ["resolution", "whole", "out", "in", "pairs-canvas"]
     unnamed = """return [...document.querySelectorAll("input, select, button, canvas[tabindex], [role=img]")].filter(
         (e) => !e.getAttribute("aria-label") && !e.labels?.length && !e.textContent.trim()).map((e) => e.id)"""
     assert page.execute_script(unnamed) == []
@@ -190,7 +203,7 @@ def test_zooming_out_shows_the_whole_grid(visit):
     assert find(page, "#kernel svg").get_attribute("outerHTML") != before
 
 
-@pytest.mark.parametrize("name", ["images", "series", "volumes"])
+@pytest.mark.parametrize("name", ["images", "series", "volumes", "two", "mixed"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_page_fits_the_width_of_the_window(visit, name, width):
     page = visit(name, width=width)
@@ -217,7 +230,7 @@ def test_kernel_and_spectrum_equal_those_of_the_model(visit, models):
         const now = explorer.current();
         const spectrum = explorer.spectrum2d(now.transformed, ...now.extent);
         return {kernel: [...now.kernel], spectrum: [...spectrum.values], size: [spectrum.rows, spectrum.columns],
-                out: now.layer.outs[explorer.state.out], in: now.layer.ins[explorer.state.in]}"""
+                out: now.layer.outs[now.out], in: now.layer.ins[now.in]}"""
     shown = page.execute_script(script)
     kernel = models["images"].stem.kernel()[shown["out"], shown["in"]].detach().double().numpy()
     peak = np.abs(kernel).max()
@@ -231,7 +244,7 @@ def test_spectrum_of_a_1d_kernel_equals_that_of_the_model(visit, models):
     script = """
         const now = explorer.current();
         return {spectrum: [...explorer.spectrum1d(now.transformed)],
-                out: now.layer.outs[explorer.state.out], in: now.layer.ins[explorer.state.in]}"""
+                out: now.layer.outs[now.out], in: now.layer.ins[now.in]}"""
     shown = page.execute_script(script)
     kernel = models["series"].blocks[0].conv1.kernel()[shown["out"], shown["in"]].detach().double().numpy()
     expected = np.abs(np.fft.fftshift(np.fft.fft(kernel, len(shown["spectrum"]))))
@@ -254,3 +267,106 @@ def test_selects_planes_of_3d_kernels(visit):
     find(page, "#plane").send_keys(keys.ARROW_DOWN)
     assert find(page, "#plane").get_attribute("selectedIndex") == "1"
     assert picture(page, "kernel") != before
+
+
+# --- address ----------------------------------------------------------------------------------------------------------
+
+
+def shown_state(page):
+    return page.execute_script("return [explorer.state, document.querySelector('#layers :checked').value]")
+
+
+def test_address_reopens_the_same_view(visit):
+    page = visit("images")
+    assert "#" not in page.current_url
+    page.find_elements("css selector", "#layers label")[1].click()
+    find(page, "#resolution").send_keys(keys.ARROW_RIGHT)
+    find(page, "#pairs-canvas").send_keys(keys.ARROW_LEFT, keys.ARROW_LEFT, keys.ARROW_UP, keys.ARROW_RIGHT)
+    find(page, "#whole").click()
+    find(page, "#theme").click()
+    address, state, shown = page.current_url.partition("#")[2], shown_state(page), pictures(page)
+    assert "layer=blocks.0.conv1" in address
+    assert "scale=1.25" in address
+    assert "theme=dark" in address
+    again = visit("images", address=f"#{address}")
+    assert shown_state(again) == state
+    assert pictures(again) == shown
+    assert find(again, "#whole").is_selected()
+
+
+def test_back_button_returns_to_the_previous_layer(visit):
+    page = visit("images")
+    first = find(page, "#layer-name").text
+    page.find_elements("css selector", "#layers label")[1].click()
+    page.find_elements("css selector", "#layers label")[2].click()
+    find(page, "#resolution").send_keys(keys.ARROW_RIGHT)
+    names = [find(page, "#layer-name").text]
+    for _ in range(2):
+        page.back()
+        names.append(find(page, "#layer-name").text)
+    assert names == ["blocks.0.conv2", "blocks.0.conv1", first]
+    assert shown_state(page)[0]["version"] == 2
+    page.forward()
+    assert find(page, "#layer-name").text == "blocks.0.conv1"
+
+
+@pytest.mark.parametrize("address", ["#layer=nowhere&channels=99,x&scale=7&plane=9&theme=pink", "#%%%", "#channels="])
+def test_ignores_unknown_values_in_the_address(visit, address):
+    plain = shown_state(visit("images"))
+    assert shown_state(visit("images", address=address)) == plain
+
+
+# --- heading and opening layer ----------------------------------------------------------------------------------------
+
+
+def test_heading_states_the_accuracy(visit):
+    assert "95.00 % validation accuracy, after epoch 20" in find(visit("images"), "#networks").text
+    assert "%" not in find(visit("series"), "#networks").text
+
+
+def test_opens_on_the_layer_that_changed_most(visit, models):
+    page = visit("images")
+    assert find(page, "#layer-name").text == "stem"  # all layers changed alike, so the first one
+    assert "from 3 × 5 to 7 × 5 taps" in find(page, "#reason").text
+    page.find_elements("css selector", "#layers label")[1].click()
+    assert find(page, "#reason").text == ""
+
+
+# --- two networks -----------------------------------------------------------------------------------------------------
+
+
+def test_two_networks_are_shown_side_by_side(visit, models):
+    page = visit("two")
+    heading = find(page, "#networks").text
+    assert "A small" in heading
+    assert "B larger" in heading
+    assert "87.50 % of 1,200 test samples, at the epoch with the best validation accuracy (7)" in heading
+    left, right = (find(page, selector) for selector in ("#kernel", "#kernel-B"))
+    assert abs(left.rect["y"] - right.rect["y"]) < 2
+    assert left.rect["x"] + left.rect["width"] < right.rect["x"]
+    shown = page.execute_script("return [0, 1].map((index) => [...explorer.current(index).version.extent])")
+    assert shown == [list(models["images"].stem.extent), list(models["larger"].stem.extent)]
+    names = [label.get_attribute("title") for label in page.find_elements("css selector", "#layers .name")]
+    assert names == [name for name, module in models["larger"].named_modules() if isinstance(module, FlexConv2d)]
+
+
+def test_says_which_network_has_no_such_layer(visit):
+    page = visit("two", address="#layer=blocks.2.conv1")
+    assert "has no layer of this name" in find(page, "#kind").text
+    assert not find(page, "#kernel").is_displayed()
+    assert find(page, "#kernel-B").is_displayed()
+
+
+def test_channels_of_two_networks_are_selected_separately(visit):
+    page = visit("two", address="#channelsA=1,1&channelsB=2,2")
+    assert page.execute_script("return explorer.state.pairs") == [[1, 1], [2, 2]]
+    before = picture(page, "kernel")
+    find(page, "#pairs-canvas-B").send_keys(keys.ARROW_UP)
+    assert page.execute_script("return explorer.state.pairs") == [[1, 1], [1, 2]]
+    assert picture(page, "kernel") == before
+
+
+def test_curves_of_two_trainings_share_a_chart(visit):
+    text = find(visit("two"), "#training").text
+    assert "A validation" in text
+    assert "B validation" in text

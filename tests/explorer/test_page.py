@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, create_model
-from flexconv.explorer import write_page
+from flexconv.explorer import Network, write_page
+from flexconv.explorer._accuracy import accuracy
 from flexconv.explorer._history import history
+from flexconv.explorer._opening import opening
 from flexconv.explorer._page import SCRIPTS
 
-from .reading import embedded
+from .reading import embedded, network
 
 NASTY = '</script><script>document.title="gotcha"</script><!-- {{data}} & "'
 RECORDS = [
@@ -50,7 +52,7 @@ def test_flexnet7_page_is_smaller_than_5_megabytes(tmp_path, sigma):
     model = create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, mask_options=options)
     write_page(model, tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 5e6
-    assert len(embedded(tmp_path / "page.html")["layers"]) == 15
+    assert len(network(tmp_path / "page.html")["layers"]) == 15
 
 
 def test_escapes_names_and_titles(tmp_path):
@@ -60,9 +62,8 @@ def test_escapes_names_and_titles(tmp_path):
     page = Parts(text)
     assert page.tags.count("script") == 2
     assert page.title == NASTY
-    data = embedded(tmp_path / "page.html")
-    assert data["title"] == NASTY
-    assert data["layers"][0]["name"] == NASTY.replace(".", "")
+    assert embedded(tmp_path / "page.html")["title"] == NASTY
+    assert network(tmp_path / "page.html")["layers"][0]["name"] == NASTY.replace(".", "")
 
 
 def test_loads_no_external_resources(tmp_path):
@@ -125,6 +126,60 @@ def test_history_converts_records_to_series():
     assert history([{"train_loss": 1.0}]) is None
 
 
+def test_accuracy_of_a_finished_run_comes_from_its_results():
+    results = {"test_accuracy": 0.9861, "test_count": 360, "selected": "last", "epochs": 14}
+    expected = {"value": 0.9861, "split": "test", "samples": 360, "epoch": 14, "chosen": "last"}
+    assert accuracy(RECORDS, results) == expected
+    best = {**results, "selected": "validation", "best": {"epoch": 9, "accuracy": 0.9}}
+    assert accuracy([], best) == {**expected, "epoch": 9, "chosen": "validation"}
+
+
+def test_accuracy_of_an_unfinished_run_comes_from_its_last_record():
+    found = accuracy([*RECORDS, {"epoch": 3, "train_loss": 0.1}], None)
+    assert found == {"value": 0.5, "split": "validation", "samples": None, "epoch": 2, "chosen": "so far"}
+
+
+@pytest.mark.parametrize(
+    "results", [None, {}, {"test_accuracy": None}, {"test_accuracy": float("nan")}, {"mean_mse": 1}]
+)
+def test_accuracy_is_none_if_unknown(results):
+    assert accuracy(RECORDS[:1], results) is None
+
+
+def layers(**sizes):
+    return [{"name": name, "extent": size} for name, size in sizes.items()]
+
+
+def test_opens_on_the_layer_whose_size_changed_by_the_largest_factor():
+    past = {"sizes": {"a": [[5, 5], None, [7, 7]], "b": [[9, 9], [3, 5], [4, 4]], "c": [[20, 20], [25, 25], [25, 25]]}}
+    found = opening(layers(a=[7, 7], b=[4, 4], c=[25, 25]), past)
+    assert found["layer"] == 1
+    assert "shrank" in found["reason"]
+    assert "from 9 × 9 to 4 × 4" in found["reason"]
+
+
+@pytest.mark.parametrize("past", [None, {"sizes": {}}, {"sizes": {"a": [[5, 7]], "b": [[9, 9], [9, 9]]}}])
+def test_opens_on_the_largest_layer_without_a_history(past):
+    found = opening(layers(a=[5, 7], b=[9, 9], c=[3, 11]), past)
+    assert found["layer"] == 1
+    assert "largest kernel, 9 × 9" in found["reason"]
+
+
+def test_gives_no_reason_if_all_layers_have_the_same_size():
+    assert opening(layers(a=[5], b=[5]), None) == {"layer": 0, "reason": ""}
+
+
+def test_page_of_two_models(tmp_path):
+    first, second = FlexConv2d(1, 1, 5), FlexConv1d(1, 1, 9)
+    write_page(first, tmp_path / "page.html", title="one", compare_with=second)
+    assert embedded(tmp_path / "page.html")["title"] == "one and FlexConv1d"
+    write_page(first, tmp_path / "page.html", compare_with=Network(second, "other", RECORDS, {"test_accuracy": 0.5}))
+    one, other = embedded(tmp_path / "page.html")["networks"]
+    assert (one["title"], other["title"]) == ("FlexConv2d", "other")
+    assert (one["accuracy"], other["accuracy"]["value"]) == (None, 0.5)
+    assert other["history"]["at"] == [1, 2]
+
+
 def test_page_includes_every_script_of_the_package():
     names = {path.name for path in resources.files("flexconv.explorer").iterdir() if path.name.endswith(".js")}
     assert names == {*SCRIPTS}
@@ -137,4 +192,4 @@ def test_works_without_matplotlib(tmp_path):
         "write_page(FlexConv1d(1, 1, 5), 'page.html')"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=120)
-    assert embedded(tmp_path / "page.html")["layers"][0]["generator"] == "MAGNet"
+    assert network(tmp_path / "page.html")["layers"][0]["generator"] == "MAGNet"

@@ -17,6 +17,7 @@ from ._common import say as say
 from ._common import typer
 from ._data import fetch, ls
 from ._eval import evaluate
+from ._explore import explore
 from ._export import export
 from ._inspect import inspect
 from ._recipes import recipes
@@ -53,6 +54,7 @@ app.command("eval", epilog=_examples("eval runs/digits", "eval runs/pets --data 
 )
 app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
+app.command(epilog=_examples("explore runs/digits", "explore runs/digits flexnet3-digits --out both.html"))(explore)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs/kodak"))(fit)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ._common import print_table, say
+from ._explore import write_page
 from ._model import ModelName, load_model
 
 if TYPE_CHECKING:
     from ..models import Model
     from ..summary import LayerSummary
-    from ..train import Recipe
 
 
 def inspect(
@@ -57,7 +57,7 @@ def inspect(
     if pictures is not None:
         _draw(network, pictures)
     if html is not None:
-        _write_page(network, recipe, model, html)
+        write_page([(model, network, recipe)], html)
 
 
 def _frequency(layer: LayerSummary) -> str:
@@ -101,12 +101,3 @@ def _draw(model: Model, folder: Path) -> None:
         viz.plot_kernel(layer).savefig(folder / f"{name}-kernel.png")
         viz.plot_spectrum(layer).savefig(folder / f"{name}-spectrum.png")
     say(f"{1 + 2 * len(layers)} pictures are in {folder}")
-
-
-def _write_page(model: Model, recipe: Recipe | None, name: str, path: Path) -> None:
-    from ..explorer import write_page
-    from ..train import RunFolder
-
-    title = Path(name).resolve().name if recipe is None or not recipe.about else recipe.about
-    write_page(model, path, title=title, records=RunFolder(name).read_metrics())
-    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

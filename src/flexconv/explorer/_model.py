@@ -12,14 +12,16 @@ from .. import sampling
 from .._multiply_adds import usual_input
 from ..resolution import at_resolution
 from ..summary import summarize
-from ._channels import choose_channels
+from ._channels import BUDGET, choose_channels
 from ._layer import layer_numbers, numbers_per_pair
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # resolutions, relative to that of the model
 
 
 @torch.no_grad()
-def model_numbers(model: nn.Module, *, input_shape: Sequence[int] | None = None) -> dict[str, Any]:
+def model_numbers(
+    model: nn.Module, *, input_shape: Sequence[int] | None = None, budget: int = BUDGET
+) -> dict[str, Any]:
     """The numbers of a model, ready for JSON.
 
     {"architecture", "parameters", "input": [sizes] or None, "scales", "layers": [see `layer_numbers`]}
@@ -39,7 +41,7 @@ def model_numbers(model: nn.Module, *, input_shape: Sequence[int] | None = None)
         "layers": [
             layer_numbers(summary, layer, each, channels)
             for summary, layer, each, channels in zip(
-                summaries, own, per_layer, choose_channels(own, costs), strict=True
+                summaries, own, per_layer, choose_channels(own, costs, budget=budget), strict=True
             )
         ],
     }

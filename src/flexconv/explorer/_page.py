@@ -15,12 +15,13 @@ from torch import nn
 
 from .._files import refuse_unwritable, write_atomically
 from .._records import Record
-from ._history import history
-from ._model import model_numbers
+from ._channels import BUDGET
+from ._network import Network
 
 # concatenated to one module script, in this order
 SCRIPTS = (
     "state.js",
+    "address.js",
     "colours.js",
     "spectrum.js",
     "svg.js",
@@ -28,6 +29,7 @@ SCRIPTS = (
     "curves.js",
     "charts.js",
     "captions.js",
+    "panel.js",
     "page.js",
 )
 
@@ -38,7 +40,9 @@ def write_page(
     *,
     title: str | None = None,
     records: Sequence[Record] = (),
+    results: Mapping[str, Any] | None = None,
     input_shape: Sequence[int] | None = None,
+    compare_with: Network | nn.Module | None = None,
 ) -> None:
     """Write an interactive HTML page about a model with FlexConv layers. The model is not changed.
 
@@ -51,15 +55,22 @@ def write_page(
         title: the heading of the page. By default, the class name of the model.
         records: the records of a training run, as returned by `RunFolder.read_metrics()`: dictionaries such as
             `{"epoch": 3, "train_loss": 0.4, "sizes": {"stem": [5, 7]}}`.
+        results: the results of a training run, as returned by `RunFolder.read_results()`. The heading states their
+            `test_accuracy`. Without results, it states the last validation accuracy of the records, if there is one.
         input_shape: the shape [batch, channels, *size] of an input, to compute the share of multiply-adds of each
             layer. By default, the input for which the networks of `flexconv.models` were created.
+        compare_with: a second model, which the page shows beside the first one. Pass a `Network` to give its title,
+            records and results. Layers of the same name are shown side by side.
 
     """
     path = Path(path)
     refuse_unwritable(path, "page.html")
-    numbers = model_numbers(model, input_shape=input_shape)
-    heading = title or type(model).__name__
-    write_atomically(path, build_page({"title": heading, **numbers, "history": history(records)}).encode())
+    networks = [Network(model, title, records, results, input_shape)]
+    if compare_with is not None:
+        networks.append(compare_with if isinstance(compare_with, Network) else Network(compare_with))
+    shown = [network.numbers(budget=BUDGET // len(networks)) for network in networks]
+    heading = " and ".join(numbers["title"] for numbers in shown)
+    write_atomically(path, build_page({"title": heading, "networks": shown}).encode())
 
 
 def build_page(data: Mapping[str, Any]) -> str:

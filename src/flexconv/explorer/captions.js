@@ -1,6 +1,6 @@
 /* The numbers and captions of the selected layer. */
 
-function drawNumbers({ layer }) {
+function drawNumbers(host, { layer }) {
   const each = (values, digits) => values.map((value) => number(value, digits)).join(", ");
   const units = "The grid extends from −1 to 1 along every axis.";
   const entries = [{ name: "Kernel size", value: `${times(layer.extent)} of at most ${times(layer.grid)} taps` }];
@@ -25,7 +25,7 @@ function drawNumbers({ layer }) {
   if (layer.share !== null) {
     entries.push({ name: "Multiply-adds", value: `${short(100 * layer.share)} % of the network` });
   }
-  element("numbers").replaceChildren(...entries.map(({ name, value, tooltip = "", beyond = false }) => {
+  host.replaceChildren(...entries.map(({ name, value, tooltip = "", beyond = false }) => {
     const group = Object.assign(document.createElement("div"), { title: tooltip });
     group.append(Object.assign(document.createElement("dt"), { textContent: name }),
       Object.assign(document.createElement("dd"), { textContent: value, className: beyond ? "beyond" : "" }));
@@ -33,18 +33,18 @@ function drawNumbers({ layer }) {
   }));
 }
 
-/* Set the captions of the plots, and their descriptions for screen readers. */
-function describe(now, peak) {
+/* Set the captions of the plots of a panel, and their descriptions for screen readers. */
+function describe({ part, network }, now, peak) {
   const { layer, version } = now;
-  const pair = `from input channel ${layer.ins[state.in]} to output channel ${layer.outs[state.out]}`;
-  const name = (plot, text) => plot.setAttribute("aria-label", text);
-  name(host.kernel,
-    `Kernel of ${layer.name} ${pair}, ${times(version.extent)} taps, values within ±${short(peak)}`);
-  name(host.spectrum, `Spectrum of this kernel at resolution ×${short(data.scales[state.version])}`);
-  name(host.pairsCanvas, `Kernels of all channel pairs. Selected: ${pair}. Use the arrow keys to select another`);
-  element("kernel-caption").replaceChildren(strong("Kernel"), ...kernelCaption(now, pair));
-  element("spectrum-caption").replaceChildren(strong("Spectrum"), ...spectrumCaption(now));
-  element("pairs-caption").replaceChildren(strong("Channel pairs"), pairsCaption(now));
+  const pair = `from input channel ${layer.ins[now.in]} to output channel ${layer.outs[now.out]}`;
+  const of = networks.length > 1 ? ` of ${network.title}` : "";
+  const name = (plot, text) => part[plot].setAttribute("aria-label", text);
+  name("kernel", `Kernel of ${layer.name}${of} ${pair}, ${times(version.extent)} taps, values within ±${short(peak)}`);
+  name("spectrum", `Spectrum of this kernel${of} at resolution ×${short(SCALES[state.version])}`);
+  name("pairs-canvas", `Kernels of all channel pairs${of}. Selected: ${pair}. Use the arrow keys to select another`);
+  part["kernel-caption"].replaceChildren(strong("Kernel"), ...kernelCaption(now, pair));
+  part["spectrum-caption"].replaceChildren(strong("Spectrum"), ...spectrumCaption(now));
+  part["pairs-caption"].replaceChildren(strong("Channel pairs"), pairsCaption(now));
 }
 
 function kernelCaption({ layer, view }, pair) {
@@ -57,7 +57,7 @@ function kernelCaption({ layer, view }, pair) {
 
 function spectrumCaption({ layer, version, view }) {
   const highest = version.bound && Math.max(...version.bound);
-  const outside = (frequency) => (frequency > frequencyRange(layer, version) ? " (outside the plot)" : "");
+  const outside = (frequency) => (frequency > frequencyRange(layer) ? " (outside the plot)" : "");
   const across = AXES[dims(layer)].find((_, axis) => !view.axes.includes(axis));
   return [across ? ` of the kernel summed over ${across}` : " of this kernel", ", relative to its maximum.",
     legend(legendEntry(`Nyquist frequency of the model${outside(1)}`, "nyquist"),

@@ -2,6 +2,8 @@
 
 const CHART_MARGINS = { left: 48, right: 12, top: 10, bottom: 36 };
 const LINES = ["var(--first)", "var(--second)", "var(--third)"];
+const NETWORK_COLOURS = LINES; // of the first and the second network, if there are two
+const DASHES = ["", "5 3", "1.5 3"];
 const MARKS = [
   (x, y) => `M${x - 3.2} ${y}a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0`,
   (x, y) => `M${x - 3} ${y - 3}h6v6h-6z`,
@@ -25,15 +27,17 @@ function chartPlot(host, xRange, yRange) {
   return makePlot(host, [width, Math.min(240, 0.62 * width)], CHART_MARGINS, xRange, yRange);
 }
 
-/* series: [{ values: [y or null for each x], colour, shape?: index of a marker, or null for none, width?, opacity? }]
+/* series: [{ name, xs, values: [y or null for each x], colour, dash?, shape?: index of a marker, or null for none, width?,
+     opacity? }]. Series without a name are not read out.
    options: xTitle, yTitle: titles of the axes; zero: start the y-axis at 0; label: formats values of y;
    wholeY: y-ticks at integers only; mark: an x to highlight. */
-function drawLines(host, xs, series, { xTitle, yTitle = "", zero = true, label = short, wholeY = false, mark = null }) {
+function drawLines(host, series, { xTitle, yTitle = "", zero = true, label = short, wholeY = false, mark = null }) {
   const values = series.flatMap((each) => each.values).filter((value) => value !== null);
   const bottom = zero ? Math.min(0, ...values) : Math.min(...values);
   const high = Math.max(...values);
   const top = high + 0.06 * (high - bottom || 1);
-  const [first, last] = [xs[0], xs[xs.length - 1]];
+  const all = series.flatMap((each) => each.xs);
+  const [first, last] = [Math.min(...all), Math.max(...all)];
   const margin = 0.02 * (last - first) || 0.5;
   const plot = chartPlot(host, [first - margin, last + margin], [top, bottom]);
   drawAxis(plot, "left", ticks(bottom, top, 5, wholeY), label, yTitle, true);
@@ -42,23 +46,56 @@ function drawLines(host, xs, series, { xTitle, yTitle = "", zero = true, label =
     const x = plot.x(mark);
     plot.area.append(svg("path", { class: "chosen", d: `M${x} ${plot.box.top}v${plot.box.height}` }));
   }
-  for (const { values: ys, colour, shape, width: stroke = 1.6, opacity = 1 } of series) {
-    const points = ys.map((y, i) => y === null ? null : [plot.x(xs[i]), plot.y(y)]);
-    const known = points.filter(Boolean);
-    if (!known.length) continue;
-    const style = `stroke:${colour};stroke-width:${stroke};opacity:${opacity}`;
-    plot.area.append(svg("path", { class: "curve", d: path(known), style }));
-    const marker = shape === undefined && known.length < 12 ? 0 : shape ?? null;
-    if (marker !== null) {
-      const d = known.map(([x, y]) => MARKS[marker](x, y)).join("");
-      plot.root.append(svg("path", { d, style: `fill:${colour};opacity:${opacity}` }));
-    }
-  }
+  for (const each of series) drawLine(plot, each);
+  readOut(host, plot, series, xTitle, label);
 }
 
-const depths = () => data.layers.map((_, i) => i + 1);
-const deepestDims = () => Math.max(...data.layers.map(dims));
+function drawLine(plot, { xs, values, colour, dash = "", shape, width = 1.6, opacity = 1 }) {
+  const known = values.map((y, i) => y === null ? null : [plot.x(xs[i]), plot.y(y)]).filter(Boolean);
+  if (!known.length) return;
+  const style = `stroke:${colour};stroke-width:${width};opacity:${opacity};stroke-dasharray:${dash || "none"}`;
+  plot.area.append(svg("path", { class: "curve", d: path(known), style }));
+  const marker = shape === undefined && known.length < 12 ? 0 : shape ?? null;
+  if (marker === null) return;
+  const d = known.map(([x, y]) => MARKS[marker](x, y)).join("");
+  plot.root.append(svg("path", { d, style: `fill:${colour};opacity:${opacity}` }));
+}
+
+/* Show the values of all named series at the x under the pointer. */
+function readOut(host, plot, series, xTitle, label) {
+  const output = text("output", "readout");
+  const line = svg("path", { class: "chosen" });
+  plot.root.append(line);
+  host.append(output);
+  const readable = series.filter((each) => each.name);
+  const xs = [...new Set(readable.flatMap((each) => each.xs))];
+  host.onpointermove = (event) => {
+    const left = event.clientX - host.getBoundingClientRect().left;
+    const x = xs.reduce((best, each) => (Math.abs(plot.x(each) - left) < Math.abs(plot.x(best) - left) ? each : best));
+    const words = readable.map((each) => [each.name, each.values[each.xs.indexOf(x)]])
+      .filter(([, value]) => Number.isFinite(value)).map(([name, value]) => `${name} ${label(value)}`);
+    line.setAttribute("d", `M${plot.x(x)} ${plot.box.top}v${plot.box.height}`);
+    output.textContent = words.length ? `${xTitle} ${number(x, 0)}: ${words.slice(0, 6).join(", ")}` : "";
+  };
+  host.onpointerleave = () => {
+    output.textContent = "";
+    line.removeAttribute("d");
+  };
+}
+
+const depths = () => layerNames.map((_, i) => i + 1);
+const deepestDims = () => Math.max(...networks.flatMap((network) => network.layers.map(dims)));
 const axisName = (axis) => (deepestDims() === 1 ? "size" : AXES[deepestDims()][axis]);
+const inOrder = (network) => layerNames.map((_, index) => layerAt(network, index));
+const highest = (values) => (values ? Math.max(...values) : null);
+
+/* The name of a series: with the letter of its network, if there are two. */
+const named = (index, name) => (LETTERS[index] ? `${LETTERS[index]} ${name}` : name);
+/* One network: a colour for each kind of line. Two networks: a colour for each network, and dashes for the kinds. */
+const lineStyle = (index, kind) => (networks.length > 1
+  ? { colour: NETWORK_COLOURS[index], dash: DASHES[kind] } : { colour: LINES[kind], dash: "" });
+const entryFor = ({ name, colour, dash = "" }) =>
+  legendEntry(name, "curve", `stroke:${colour};stroke-dasharray:${dash || "none"}`);
 
 /* Add all figures before drawing the first one, because their width depends on their number. */
 function drawFigures(section, drawings) {
@@ -68,104 +105,123 @@ function drawFigures(section, drawings) {
 
 function drawDepth(section) {
   const drawings = { sizes: drawSizesByDepth };
-  if (data.layers.some((layer) => layer.share !== null)) drawings.work = drawWorkByDepth;
+  if (networks.some((network) => network.layers.some((layer) => layer.share !== null))) drawings.work = drawWorkByDepth;
   drawings.frequency = drawFrequencyByDepth;
   drawFigures(section, drawings);
 }
 
 function drawSizesByDepth(host, caption) {
   const axes = Array.from({ length: deepestDims() }, (_, axis) => axis);
-  const series = axes.map((axis) => ({
-    values: data.layers.map((layer) => layer.extent[axis] ?? null), colour: LINES[axis], shape: axis,
+  const each = (make) => networks.flatMap((network, index) => axes.map((axis) => make(inOrder(network), index, axis)));
+  const series = each((layers, index, axis) => ({
+    name: named(index, axisName(axis)), xs: depths(), values: layers.map((layer) => layer?.extent[axis] ?? null),
+    shape: axis, ...lineStyle(index, axis),
   }));
-  const grids = axes.map((axis) => ({
-    values: data.layers.map((layer) => layer.grid[axis] ?? null),
+  const grids = each((layers) => ({
+    xs: depths(), values: layers.map((layer) => highest(layer?.grid ?? null)),
     colour: "var(--muted)", shape: null, width: 1, opacity: 0.5,
   }));
   const titles = { xTitle: "layer", yTitle: "taps" };
-  drawLines(host, depths(), [...grids, ...series], { ...titles, wholeY: true, mark: state.layer + 1 });
+  drawLines(host, [...grids, ...series], { ...titles, wholeY: true, mark: state.layer + 1 });
   caption.append(strong("Learned kernel size"), " of every layer.",
-    legend(...axes.map((axis) => legendEntry(axisName(axis), "curve", `stroke:${LINES[axis]}`)),
-      legendEntry("largest possible size", "axis", "stroke:var(--muted)")));
+    legend(...series.map(entryFor), legendEntry("largest possible size", "axis", "stroke:var(--muted)")));
 }
 
 function drawWorkByDepth(host, caption) {
-  const top = 1.06 * Math.max(...data.layers.map((layer) => layer.share ?? 0)) || 1;
-  const plot = chartPlot(host, [0.4, data.layers.length + 0.6], [top, 0]);
+  const shares = networks.map((network) => inOrder(network).map((layer) => layer?.share ?? 0));
+  const top = 1.06 * Math.max(...shares.flat()) || 1;
+  const plot = chartPlot(host, [0.4, layerNames.length + 0.6], [top, 0]);
   drawAxis(plot, "left", ticks(0, top, 5), (v) => `${short(100 * v)} %`, "", true);
-  drawAxis(plot, "bottom", ticks(1, data.layers.length, plot.box.width / 50, true), (v) => number(v, 0), "layer");
-  data.layers.forEach((layer, i) => {
-    const [left, right, top] = [plot.x(i + 0.65), plot.x(i + 1.35), plot.y(layer.share ?? 0)];
+  drawAxis(plot, "bottom", ticks(1, layerNames.length, plot.box.width / 50, true), (v) => number(v, 0), "layer");
+  const wide = 0.7 / networks.length;
+  shares.forEach((values, which) => values.forEach((share, i) => {
+    const [left, y] = [plot.x(i + 0.65 + which * wide), plot.y(share)];
     plot.area.append(svg("rect", {
-      class: i === state.layer ? "bar current" : "bar", x: left, y: top, width: right - left, height: plot.y(0) - top,
+      class: i === state.layer ? "bar current" : "bar", style: `fill:${NETWORK_COLOURS[which]}`,
+      x: left, y, width: plot.x(wide) - plot.x(0), height: plot.y(0) - y,
     }));
-  });
+  }));
+  const series = shares.map((values, which) =>
+    ({ name: named(which, "share"), xs: depths(), values, colour: NETWORK_COLOURS[which] }));
+  readOut(host, plot, series, "layer", (v) => `${short(100 * v)} %`);
   caption.append(strong("Multiply-adds"),
-    " of every layer at its current kernel size, as a share of all convolutions and linear layers.");
+    " of every layer at its current kernel size, as a share of all convolutions and linear layers.",
+    legend(...(networks.length > 1 ? series.map((each, i) => entryFor({ ...each, name: LETTERS[i] })) : [])));
 }
 
 function drawFrequencyByDepth(host, caption) {
-  const highest = (values) => (values ? Math.max(...values) : null);
-  const bounds = data.layers.map((layer) => highest(layer.versions[OWN].bound));
-  const series = [
-    { values: data.layers.map((layer) => highest(layer.measured)), colour: "var(--first)", shape: 0 },
-    { values: bounds, colour: "var(--bound)", shape: 2 },
-    { values: data.layers.map(() => 1), colour: "var(--ink)", shape: null, width: 1.2 },
-  ];
-  drawLines(host, depths(), series, { xTitle: "layer", yTitle: "frequency (1 = Nyquist)", mark: state.layer + 1 });
+  const series = networks.flatMap((network, index) => [
+    {
+      name: named(index, "99 % of the energy is below this"), xs: depths(), shape: 0, ...lineStyle(index, 0),
+      values: inOrder(network).map((layer) => highest(layer?.measured ?? null)),
+    },
+    {
+      name: named(index, "upper bound"), xs: depths(), shape: 2, ...lineStyle(index, 1),
+      values: inOrder(network).map((layer) => highest(layer?.versions[OWN].bound ?? null)),
+    },
+  ]).filter(({ values }) => values.some((value) => value !== null));
+  const nyquist = {
+    name: "Nyquist frequency", xs: depths(), values: depths().map(() => 1), colour: "var(--ink)", shape: null, width: 1.2,
+  };
+  const titles = { xTitle: "layer", yTitle: "frequency (1 = Nyquist)" };
+  drawLines(host, [...series, nyquist], { ...titles, mark: state.layer + 1 });
   caption.append(strong("Frequencies"), " of every kernel, along the axis where they are highest.",
-    legend(legendEntry("99 % of the energy is below this", "curve"),
-      bounds.some((bound) => bound !== null) && legendEntry("upper bound", "curve", "stroke:var(--bound)"),
-      legendEntry("Nyquist frequency", "curve", "stroke:var(--ink)")));
+    legend(...[...series, nyquist].map(entryFor)));
 }
 
 /* --- training --- */
 
-const SPLIT_LINES = { train: LINES[0], validation: LINES[1], val: LINES[1], valid: LINES[1], test: LINES[2] };
+const SPLITS = { train: 0, validation: 1, val: 1, valid: 1, test: 2 };
 
 function drawTraining(section) {
-  const { metrics, sizes } = data.history;
   const drawings = {};
-  for (const [metric, splits] of Object.entries(metrics)) {
-    drawings[`metric-${metric}`] = (host, caption) => drawMetric(host, caption, metric, splits);
+  const trained = networks.filter((network) => network.history);
+  for (const count of new Set(trained.map((network) => network.history.count))) {
+    const counted = networks.map((network) => (network.history?.count === count ? network.history : null));
+    for (const metric of new Set(counted.flatMap((history) => Object.keys(history?.metrics ?? {})))) {
+      drawings[`metric-${metric}-by-${count}`] = (host, caption) => drawMetric(host, caption, metric, counted, count);
+    }
   }
-  const names = data.layers.map((layer) => layer.name).filter((name) => Object.hasOwn(sizes, name));
-  for (let axis = 0; names.length && axis < deepestDims(); axis++) {
-    drawings[`sizes-${axis}`] = (host, caption) => drawSizesOverTime(host, caption, names, axis);
-  }
+  networks.forEach((network, index) => {
+    const names = network.layers.map((layer) => layer.name).filter((name) => network.history?.sizes[name]);
+    for (let axis = 0; names.length && axis < deepestDims(); axis++) {
+      drawings[`sizes-${axis}${LETTERS[index]}`] = (host, caption) =>
+        drawSizesOverTime(host, caption, index, names, axis);
+    }
+  });
   drawFigures(section, drawings);
 }
 
-function drawMetric(host, caption, metric, splits) {
-  const { at, count } = data.history;
+function drawMetric(host, caption, metric, histories, count) {
   const share = metric.endsWith("accuracy");
-  const series = Object.entries(splits).map(([split, values]) =>
-    ({ split, values, colour: SPLIT_LINES[split] ?? "var(--ink)" }));
+  const series = histories.flatMap((history, index) => Object.entries(history?.metrics[metric] ?? {}).map(
+    ([split, values]) => ({
+      name: named(index, split), split, xs: history.at, values, ...lineStyle(index, SPLITS[split] ?? 2),
+    })));
   const label = share ? (value) => `${short(100 * value)} %` : short;
-  drawLines(host, at, series, { xTitle: count, zero: !share, label });
-  const best = series.filter(({ split }) => split !== "train").map(({ split, values }) => {
+  drawLines(host, series, { xTitle: count, zero: !share, label });
+  const best = series.filter(({ split }) => split !== "train").map(({ name, values }) => {
     const known = values.filter((value) => value !== null);
     const value = share ? Math.max(...known) : Math.min(...known);
-    return ` Best ${split}: ${share ? `${number(100 * value, 2)} %` : short(value)}.`;
+    return ` Best ${name}: ${share ? `${number(100 * value, 2)} %` : short(value)}.`;
   });
   const name = metric[0].toUpperCase() + metric.slice(1).replaceAll("_", " ");
-  caption.append(strong(name), " during training.", ...best,
-    legend(...series.map(({ split, colour }) => legendEntry(split || metric, "curve", `stroke:${colour}`))));
+  caption.append(strong(name), " during training.", ...best, legend(...series.map(entryFor)));
 }
 
-function drawSizesOverTime(host, caption, names, axis) {
-  const { history } = data;
-  const chosen = data.layers[state.layer].name;
+function drawSizesOverTime(host, caption, index, names, axis) {
+  const { history } = networks[index];
+  const chosen = layerNames[state.layer];
   const shade = (i) => 0.3 + (0.7 * i) / Math.max(1, names.length - 1);
   const series = names.map((name, i) => ({
-    name, values: history.sizes[name].map((size) => size?.[axis] ?? null),
+    name, xs: history.at, values: history.sizes[name].map((size) => size?.[axis] ?? null),
     colour: name === chosen ? "var(--chosen)" : colourOf("energy", shade(i)),
     width: name === chosen ? 3 : 1.4,
   }));
   series.sort((a, b) => (a.name === chosen) - (b.name === chosen));
-  drawLines(host, history.at, series, { xTitle: history.count, yTitle: "taps", wholeY: true });
-  caption.append(strong(`Kernel ${axisName(axis)}`), " during training.", legend(
+  drawLines(host, series, { xTitle: history.count, yTitle: "taps", wholeY: true });
+  caption.append(...badge(index), strong(`Kernel ${axisName(axis)}`), " during training.", legend(
     legendEntry("first layer", "curve", `stroke:${colourOf("energy", shade(0))}`),
     names.length > 1 && legendEntry("last layer", "curve", `stroke:${colourOf("energy", shade(names.length - 1))}`),
-    legendEntry(chosen, "curve", "stroke:var(--chosen);stroke-width:3")));
+    names.includes(chosen) && legendEntry(chosen, "curve", "stroke:var(--chosen);stroke-width:3")));
 }

@@ -19,9 +19,10 @@ let chosenTheme = null; // "light" or "dark" after the reader has pressed the bu
 
 const theme = () => chosenTheme ?? (preference.matches ? "dark" : "light");
 
-function toggleTheme() {
-  chosenTheme = theme() === "dark" ? "light" : "dark";
-  document.documentElement.style.colorScheme = chosenTheme;
+/* Choose "light" or "dark", or null for the theme of the system. */
+function chooseTheme(name) {
+  chosenTheme = name;
+  document.documentElement.style.colorScheme = name ?? "";
 }
 
 /* Interpolate 256 colours between anchors [lightness, chroma, hue] → RGB bytes. */

@@ -41,7 +41,7 @@ function maskShape(plot, mask, [low, high], peak) {
 }
 
 function drawSpectrumCurve(host, { layer, version, transformed }) {
-  const range = frequencyRange(layer, version);
+  const range = frequencyRange(layer);
   const plot = curvePlot(host, [0, range], [2, FLOOR]);
   const values = decibels(spectrum1d(transformed));
   const half = values.length / 2;

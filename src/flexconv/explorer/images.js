@@ -4,10 +4,17 @@ const IMAGE_MARGINS = { left: 46, right: 8, top: 8, bottom: 34 };
 
 /* The range of an axis that is shown: the whole grid, or the part that the kernel covers at any resolution. */
 function span(layer, axis) {
-  if (state.whole) return [layer.field[axis][0] - 0.5, layer.field[axis][1] + 0.5];
+  const shown = comparable(layer);
+  if (state.whole) {
+    return [
+      Math.min(...shown.map((each) => each.field[axis][0] - 0.5)),
+      Math.max(...shown.map((each) => each.field[axis][1] + 0.5)),
+    ];
+  }
+  const versions = shown.flatMap((each) => each.versions);
   return [
-    Math.min(...layer.versions.map((v) => v.first[axis] - v.step[axis] / 2)),
-    Math.max(...layer.versions.map((v) => v.first[axis] + (v.extent[axis] - 0.5) * v.step[axis])),
+    Math.min(...versions.map((v) => v.first[axis] - v.step[axis] / 2)),
+    Math.max(...versions.map((v) => v.first[axis] + (v.extent[axis] - 0.5) * v.step[axis])),
   ];
 }
 
@@ -22,7 +29,7 @@ function place(canvas, plot, [left, right], [top, bottom]) {
   });
 }
 
-function drawKernelImage(host, canvas, { layer, version, view, extent, kernel }) {
+function drawKernelImage({ host, canvas, scale }, { layer, version, view, extent, kernel }) {
   const [rows, columns] = view.axes;
   const [ySpan, xSpan] = [span(layer, rows), span(layer, columns)];
   const widest = host.clientWidth - IMAGE_MARGINS.left - IMAGE_MARGINS.right;
@@ -48,7 +55,7 @@ function drawKernelImage(host, canvas, { layer, version, view, extent, kernel })
     if (layer.mask.radius !== null) drawOver(plot, "mask", outline(layer.mask.radius));
     drawOver(plot, "mask inner", outline(1));
   }
-  drawScale(element("kernel-scale"), "signed", short(-peak), short(peak));
+  drawScale(scale, "signed", short(-peak), short(peak));
   return peak;
 }
 
@@ -74,16 +81,17 @@ function drawAxisFrame(plot) {
 
 /* The upper end of the frequency axis, in units of the Nyquist frequency. It is the Nyquist frequency of the highest
    resolution. Zoomed out, the axis also includes the upper bound. It is shorter for 1D kernels of low frequency. */
-function frequencyRange(layer, version) {
-  const largest = Math.max(...layer.versions.flatMap((v) => v.nyquist));
-  const highest = Math.max(...(version.bound ?? layer.measured));
+function frequencyRange(layer) {
+  const shown = comparable(layer);
+  const largest = Math.max(...shown.flatMap((each) => each.versions.flatMap((v) => v.nyquist)));
+  const highest = Math.max(...shown.flatMap((each) => each.versions[state.version].bound ?? each.measured));
   if (state.whole) return 1.08 * Math.max(largest, highest);
   return 1.08 * (dims(layer) === 1 && highest < 0.2 ? 3 * highest : largest);
 }
 
-function drawSpectrumImage(host, canvas, { layer, version, view, extent, transformed }) {
+function drawSpectrumImage({ host, canvas, scale }, { layer, version, view, extent, transformed }) {
   const [rows, columns] = view.axes;
-  const range = frequencyRange(layer, version);
+  const range = frequencyRange(layer);
   const side = host.clientWidth - IMAGE_MARGINS.left - IMAGE_MARGINS.right;
   const plot = makePlot(host, [side, side], IMAGE_MARGINS, [-range, range], [-range, range]);
   const spectrum = spectrum2d(transformed, ...extent);
@@ -100,7 +108,7 @@ function drawSpectrumImage(host, canvas, { layer, version, view, extent, transfo
   if (state.version !== OWN) drawOver(plot, "now", box(version.nyquist));
   drawOver(plot, "nyquist", box(layer.extent.map(() => 1)));
   if (version.bound) drawOver(plot, "bound", box(version.bound));
-  drawScale(element("spectrum-scale"), "energy", `${number(FLOOR, 0)} dB`, "0 dB");
+  drawScale(scale, "energy", `${number(FLOOR, 0)} dB`, "0 dB");
 }
 
 /* --- thumbnails --- */
@@ -160,7 +168,7 @@ function pairCells(layer, host) {
   return { width: Math.min(width, height), height: Math.min(width, height) };
 }
 
-function drawPairs(host, canvas, { layer }) {
+function drawPairs(host, canvas, { layer, out: selectedOut, in: selectedIn }) {
   const cell = pairCells(layer, host);
   const { views } = layer.versions[OWN];
   const view = views[Math.min(state.plane, views.length - 1)];
@@ -176,7 +184,7 @@ function drawPairs(host, canvas, { layer }) {
     context.fillStyle = colourOf("signed", 0.5);
     context.fillRect(...box);
     drawSmall(context, layer, view, unpack(view.slice, pairIndex(layer, out, input)), peak, box);
-    if (out !== state.out || input !== state.in) return;
+    if (out !== selectedOut || input !== selectedIn) return;
     context.strokeStyle = getComputedStyle(document.body).color;
     context.lineWidth = 2;
     context.strokeRect(left - 2, top - 2, cell.width + 4, cell.height + 4);

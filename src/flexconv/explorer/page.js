@@ -1,168 +1,154 @@
 /* The controls, and the functions that redraw what they change. */
 
-const host = {
-  kernel: element("kernel"),
-  kernelCanvas: element("kernel-canvas"),
-  spectrum: element("spectrum"),
-  spectrumCanvas: element("spectrum-canvas"),
-  pairs: element("pairs"),
-  pairsCanvas: element("pairs-canvas"),
-};
-const CONTROLS = ["resolution", "out", "in", "plane", "whole", "theme"];
+const CONTROLS = ["resolution", "plane", "whole", "theme"];
 const control = Object.fromEntries(CONTROLS.map((id) => [id, element(id)]));
+const panels = networks.map(makePanel);
 
 /* --- setup --- */
 
 function buildHeader() {
   document.title = data.title;
-  element("title").textContent = data.title;
-  const facts = [
-    data.architecture,
-    `${data.layers.length} FlexConv layer${data.layers.length === 1 ? "" : "s"}`,
-    `${data.parameters.toLocaleString("en")} parameters`,
-    data.input && `for inputs of ${times(data.input)}`,
-  ];
-  element("facts").textContent = facts.filter(Boolean).join(" · ");
+  element("title").textContent = networks.length > 1 ? "Two networks" : data.title;
+  element("networks").replaceChildren(...networks.map((network, index) => {
+    const facts = [
+      network.architecture,
+      `${network.layers.length} FlexConv layer${network.layers.length === 1 ? "" : "s"}`,
+      `${network.parameters.toLocaleString("en")} parameters`,
+      network.input && `for inputs of ${times(network.input)}`,
+    ];
+    const card = text("div", "network");
+    if (networks.length > 1) card.append(text("p", "network-title", ...badge(index), network.title));
+    if (network.accuracy) card.append(text("p", "accuracy", ...accuracyText(network.accuracy)));
+    card.append(text("p", "facts", facts.filter(Boolean).join(" · ")));
+    return card;
+  }));
+}
+
+/* "98.61 % of 360 test samples, after the last epoch (14)" */
+function accuracyText({ value, split, samples, epoch, chosen }) {
+  const of = samples ? ` of ${samples.toLocaleString("en")} ${split} samples` : ` ${split} accuracy`;
+  const known = Number.isFinite(epoch);
+  const when = {
+    last: known ? `, after the last epoch (${epoch})` : ", after the last epoch",
+    validation: `, at the epoch with the best validation accuracy${known ? ` (${epoch})` : ""}`,
+    test: `, at the epoch with the best test accuracy${known ? ` (${epoch})` : ""}`,
+    "so far": known ? `, after epoch ${epoch}` : "",
+  }[chosen] ?? (known ? `, after ${epoch} epochs` : "");
+  return [strong(`${number(100 * value, 2)} %`), of + when];
 }
 
 function buildLayers() {
   const list = document.createElement("ol");
-  data.layers.forEach((layer, index) => {
-    const radio = Object.assign(document.createElement("input"), {
-      type: "radio", name: "layer", value: index, checked: index === state.layer,
-    });
+  layerNames.forEach((layerName, index) => {
+    const radio = Object.assign(document.createElement("input"), { type: "radio", name: "layer", value: index });
     radio.addEventListener("change", () => chooseLayer(index));
-    const text = (className, textContent) => Object.assign(document.createElement("span"), { className, textContent });
-    const name = text("name", "");
-    name.append(text("index", index + 1), layer.name);
-    name.title = layer.name;
-    const bar = text("bar", "");
-    const filled = document.createElement("i");
-    const share = layer.extent.map((size, axis) => size / layer.grid[axis]);
-    filled.style.width = `${100 * share.reduce((a, b) => a * b, 1) ** (1 / share.length)}%`;
-    bar.append(filled);
-    const body = document.createElement("span");
-    body.append(name, text("size", `${times(layer.extent)} of ${times(layer.grid)}`), bar);
-    const label = document.createElement("label");
+    const name = text("span", "name", text("span", "index", index + 1), layerName);
+    name.title = layerName;
+    const body = text("span", "", name);
+    networks.forEach((network, which) => body.append(...layerSize(layerAt(network, index), which)));
     const picture = document.createElement("canvas");
     picture.setAttribute("aria-hidden", "true");
+    const label = document.createElement("label");
     label.append(radio, picture, body);
-    const item = document.createElement("li");
-    item.append(label);
-    list.append(item);
+    list.append(text("li", "", label));
   });
   element("layers").append(list);
 }
 
+/* The size of a layer in the list, and a bar: the side of the kernel relative to that of the grid. */
+function layerSize(layer, which) {
+  const size = text("span", "size", LETTERS[which] && `${LETTERS[which]} `);
+  if (!layer) return [text("span", "size", `${LETTERS[which]} –`)];
+  size.append(`${times(layer.extent)} of ${times(layer.grid)}`);
+  const filled = document.createElement("i");
+  const share = layer.extent.map((taps, axis) => taps / layer.grid[axis]);
+  filled.style.width = `${100 * share.reduce((a, b) => a * b, 1) ** (1 / share.length)}%`;
+  if (networks.length > 1) filled.style.background = NETWORK_COLOURS[which];
+  return [size, text("span", "bar", filled)];
+}
+
 function buildControls() {
-  control.resolution.max = data.scales.length - 1;
-  control.resolution.value = state.version;
-  element("resolutions").replaceChildren(...data.scales.map((_, i) => new Option("", i)));
-  element("stops").replaceChildren(...data.scales.map((scale) =>
-    Object.assign(document.createElement("span"), { textContent: `×${short(scale)}` })));
-  const listen = (what, event, read) =>
-    control[what].addEventListener(event, () => { read(control[what]); drawLayer(); });
+  element("panels").replaceChildren(...panels.map((panel) => panel.root));
+  element("panels").classList.toggle("two", panels.length > 1);
+  control.resolution.max = SCALES.length - 1;
+  element("resolutions").replaceChildren(...SCALES.map((_, i) => new Option("", i)));
+  element("stops").replaceChildren(...SCALES.map((scale) => text("span", "", `×${short(scale)}`)));
+  const listen = (what, event, read) => control[what].addEventListener(event, () => {
+    read(control[what]);
+    writeAddress();
+    drawLayer();
+  });
   listen("resolution", "input", (slider) => { state.version = Number(slider.value); });
-  listen("out", "change", (select) => { state.out = select.selectedIndex; });
-  listen("in", "change", (select) => { state.in = select.selectedIndex; });
   listen("plane", "change", (select) => { state.plane = select.selectedIndex; });
   listen("whole", "change", (box) => { state.whole = box.checked; });
-  control.theme.addEventListener("click", () => { toggleTheme(); drawAll(); });
+  control.theme.addEventListener("click", () => {
+    chooseTheme(theme() === "dark" ? "light" : "dark");
+    writeAddress();
+    drawAll();
+  });
   preference.addEventListener("change", drawAll);
-  host.pairsCanvas.addEventListener("keydown", movePair);
-  host.pairsCanvas.addEventListener("pointerdown", pointAtPair);
-  host.kernelCanvas.addEventListener("pointermove", readTap);
-  host.kernelCanvas.addEventListener("pointerleave", () => { element("tap").textContent = ""; });
+  window.addEventListener("popstate", showAddress); // also after the reader has edited the address
 }
 
 /* --- selection --- */
 
 function chooseLayer(index) {
-  state.layer = index;
-  const layer = data.layers[index];
-  [state.out, state.in] = strongestPair(layer);
-  state.plane = 0;
-  const options = (channels) => channels.map((channel) => new Option(channel, channel));
-  control.out.replaceChildren(...options(layer.outs));
-  control.in.replaceChildren(...options(layer.ins));
-  const views = layer.versions[OWN].views;
-  const names = AXES[dims(layer)];
-  control.plane.replaceChildren(...views.map((view) => new Option(view.axes.map((axis) => names[axis]).join(" × "))));
-  element("plane-label").hidden = views.length === 1;
+  selectLayer(index);
+  writeAddress(true);
   drawLayer();
   drawCharts();
 }
 
-function choosePair(out, input) {
-  const layer = data.layers[state.layer];
-  state.out = Math.min(Math.max(out, 0), layer.outs.length - 1);
-  state.in = Math.min(Math.max(input, 0), layer.ins.length - 1);
-  drawLayer();
-}
-
-function movePair(event) {
-  const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-  if (!step) return;
-  event.preventDefault();
-  choosePair(state.out + step[0], state.in + step[1]);
-}
-
-function pointAtPair(event) {
-  const { width, height } = pairCells(data.layers[state.layer], host.pairs);
-  choosePair(Math.floor((event.offsetY - PAIR_MARGIN) / (height + PAIR_GAP)),
-    Math.floor((event.offsetX - PAIR_MARGIN) / (width + PAIR_GAP)));
-}
-
-/* Show the position and the value of the tap under the pointer. */
-function readTap(event) {
-  const { version, view, extent, kernel } = current();
-  const { offsetWidth, offsetHeight } = host.kernelCanvas;
-  const row = Math.min(extent[0] - 1, Math.floor((event.offsetY / offsetHeight) * extent[0]));
-  const column = Math.min(extent[1] - 1, Math.floor((event.offsetX / offsetWidth) * extent[1]));
-  const [y, x] = [row, column].map((tap, i) => version.first[view.axes[i]] + tap * version.step[view.axes[i]]);
-  element("tap").textContent = `(${short(y)}, ${short(x)}): ${short(kernel[row * extent[1] + column])}`;
+function showAddress() {
+  readAddress();
+  drawAll();
 }
 
 /* --- drawing --- */
 
-function drawResolution({ version }) {
-  const scale = data.scales[state.version];
-  const input = data.input && `input ${times(data.input.map((size) => Math.round(size * scale)))}`;
-  const text = [`×${short(scale)}`, input, `kernel ${times(version.extent)} taps`].filter(Boolean).join(" · ");
-  element("resolution-text").textContent = text;
+function drawControls() {
+  const scale = SCALES[state.version];
+  const shown = networks.map((network, index) => [network, current(index)]);
+  const size = ([network, now], index) => {
+    const input = network.input && `input ${times(network.input.map((each) => Math.round(each * scale)))}`;
+    const words = [input, now && `kernel ${times(now.version.extent)} taps`].filter(Boolean);
+    return named(index, words.join(networks.length > 1 ? ", " : " · "));
+  };
+  const words = [`×${short(scale)}`, ...shown.map(size)].join(" · ");
+  element("resolution-text").textContent = words;
   control.resolution.value = state.version;
-  control.resolution.setAttribute("aria-valuetext", text);
+  control.resolution.setAttribute("aria-valuetext", words);
+  control.whole.checked = state.whole;
+  const { layer } = shown.map(([, now]) => now).find(Boolean);
+  const { views } = layer.versions[OWN];
+  const names = AXES[dims(layer)];
+  control.plane.replaceChildren(...views.map((view) => new Option(view.axes.map((axis) => names[axis]).join(" × "))));
+  control.plane.selectedIndex = state.plane;
+  element("plane-label").hidden = views.length === 1;
 }
 
 function drawLayer() {
-  const now = current();
-  const { layer, view } = now;
-  element("layer-name").textContent = layer.name;
-  element("layer-kind").textContent = `${layer.generator}, ${layer.channels[0]} → ${layer.channels[1]} channels`;
-  control.out.selectedIndex = state.out;
-  control.in.selectedIndex = state.in;
-  drawNumbers(now);
-  drawResolution(now);
-  const flat = view.axes.length === 1;
-  for (const canvas of [host.kernelCanvas, host.spectrumCanvas]) canvas.hidden = flat;
-  for (const scale of ["kernel-scale", "spectrum-scale"]) element(scale).replaceChildren();
-  const peak = flat ? drawKernelCurve(host.kernel, now) : drawKernelImage(host.kernel, host.kernelCanvas, now);
-  if (flat) drawSpectrumCurve(host.spectrum, now);
-  else drawSpectrumImage(host.spectrum, host.spectrumCanvas, now);
-  drawPairs(host.pairs, host.pairsCanvas, now);
-  describe(now, peak);
+  element("layer-name").textContent = layerNames[state.layer];
+  element("reason").textContent = state.layer === openingLayer() ? networks[0].opening.reason : "";
+  document.querySelectorAll("#layers input").forEach((radio, i) => { radio.checked = i === state.layer; });
+  drawControls();
+  for (const panel of panels) {
+    listChannels(panel);
+    drawPanel(panel);
+  }
 }
 
 function drawCharts() {
   for (const id of ["depth", "training"]) element(id).replaceChildren();
   drawDepth(element("depth"));
-  element("training-section").hidden = !data.history;
-  if (data.history) drawTraining(element("training"));
+  element("training-section").hidden = !networks.some((network) => network.history);
+  if (!element("training-section").hidden) drawTraining(element("training"));
 }
 
 function drawAll() {
   control.theme.textContent = theme() === "dark" ? "Light colours" : "Dark colours";
-  document.querySelectorAll("#layers canvas").forEach((canvas, i) => drawThumbnail(canvas, data.layers[i]));
+  const first = (index) => networks.map((network) => layerAt(network, index)).find(Boolean);
+  document.querySelectorAll("#layers canvas").forEach((canvas, i) => drawThumbnail(canvas, first(i)));
   drawLayer();
   drawCharts();
 }
@@ -170,8 +156,8 @@ function drawAll() {
 buildHeader();
 buildLayers();
 buildControls();
-chooseLayer(0);
-drawAll();
+showAddress();
+document.querySelector("#layers :checked").closest("li").scrollIntoView({ block: "nearest" });
 
 let drawnWidth = document.body.clientWidth;
 new ResizeObserver(() => {

@@ -1,13 +1,28 @@
 /* The data of the page, and the current selection. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const OWN = data.scales.indexOf(1); // index of the model's own resolution
+const { networks } = data; // one, or two side by side
+const SCALES = networks[0].scales;
+const OWN = SCALES.indexOf(1); // index of the model's own resolution
 const AXES = { 1: ["position"], 2: ["height", "width"], 3: ["depth", "height", "width"] };
+const LETTERS = networks.length > 1 ? ["A", "B"] : [""]; // short names of the networks
 
-/* Indices into data.layers, into a layer's outs, ins and versions, and into a version's views. */
-const state = { layer: 0, out: 0, in: 0, version: OWN, plane: 0, whole: false };
+/* The names of all layers. Layers of two networks belong together if they have the same name. */
+const layerNames = [...new Set(networks.flatMap((network) => network.layers.map((layer) => layer.name)))];
+const layerAt = (network, index) => network.layers.find((layer) => layer.name === layerNames[index]) ?? null;
+
+/* Indices into layerNames, into the versions of a layer, into the views of a version; and for each network, the selected
+   output and input channel as indices into the outs and ins of the layer. */
+const state = { layer: 0, version: OWN, plane: 0, whole: false, pairs: networks.map(() => [0, 0]) };
 
 const element = (id) => document.getElementById(id);
+/* An element with a class and content, text or other elements. */
+const text = (tag, className, ...content) => {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.append(...content);
+  return node;
+};
 const times = (sizes) => sizes.join(" × ");
 
 /* A number with `digits` decimals, and without −0. */
@@ -45,16 +60,35 @@ function strongestPair(layer) {
   return [Math.floor(best / layer.ins.length), best % layer.ins.length];
 }
 
-/* Everything that is shown at the moment. */
-function current() {
-  const layer = data.layers[state.layer];
+/* Select a layer, and in each network the strongest of its channel pairs. */
+function selectLayer(index) {
+  state.layer = index;
+  state.plane = 0;
+  state.pairs = networks.map((network) => {
+    const layer = layerAt(network, index);
+    return layer ? strongestPair(layer) : [0, 0];
+  });
+}
+
+const openingLayer = () => layerNames.indexOf(networks[0].layers[networks[0].opening.layer].name);
+
+/* Everything that is shown of a network at the moment; null if it has no such layer. */
+function current(index = 0) {
+  const network = networks[index];
+  const layer = layerAt(network, state.layer);
+  if (!layer) return null;
+  const [out, input] = state.pairs[index];
   const version = layer.versions[state.version];
   const view = version.views[Math.min(state.plane, version.views.length - 1)];
-  const pair = pairIndex(layer, state.out, state.in);
+  const pair = pairIndex(layer, out, input);
   return {
-    layer, version, view, pair,
+    index, network, layer, version, view, pair, out, in: input,
     extent: view.axes.map((axis) => version.extent[axis]),
     kernel: unpack(view.slice, pair),
     transformed: unpack(view.projection ?? view.slice, pair),
   };
 }
+
+/* The selected layers of all networks that have as many axes as `layer`, which share the axes of their plots. */
+const comparable = (layer) => networks.map((network) => layerAt(network, state.layer))
+  .filter((other) => other && dims(other) === dims(layer));
