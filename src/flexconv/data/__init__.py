@@ -19,6 +19,9 @@ from ._registry import dataset, list_datasets, options
 from ._resize import resize_images
 from ._splits import DataSplits, MappedRows, Samples, Split
 from ._status import Status, fetch, status
+from ._table import Table, read_table
+from ._unlabelled import Unlabelled, read_unlabelled
+from ._wav import read_wav
 
 __all__ = [
     "FULL_SCALE",
@@ -36,6 +39,8 @@ __all__ = [
     "Samples",
     "Split",
     "Status",
+    "Table",
+    "Unlabelled",
     "channelwise_mfcc",
     "check_options",
     "data_root",
@@ -48,6 +53,9 @@ __all__ = [
     "mfcc",
     "options",
     "read_image",
+    "read_table",
+    "read_unlabelled",
+    "read_wav",
     "resize_images",
     "status",
 ]

@@ -68,8 +68,8 @@ def _read(
             )
         parts, rate = read_recordings(files, features)
         if features == "waves":
-            return replace(assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE), rate=rate)
-        return replace(assemble(parts, names, test_share=test_share, scale=1.0), mfcc_rate=rate)
+            return replace(assemble(parts, names, test_share=test_share, scale=1 / FULL_SCALE, place=folder), rate=rate)
+        return replace(assemble(parts, names, test_share=test_share, scale=1.0, place=folder), mfcc_rate=rate)
     if ".wav" in suffixes:
         raise MissingDataError(f"{folder} contains both recordings and images: a data set must have one kind")
     if features != "waves":
@@ -81,7 +81,7 @@ def _read(
     shapes = {part: tuple(images.inputs.shape[1:]) for part, images in parts.items()}
     if len(set(shapes.values())) > 1:
         raise DamagedDataError(f"{folder}: image sizes differ between the splits, {shapes}; set image_size")
-    return assemble(parts, names, test_share=test_share, scale=1 / 255)
+    return assemble(parts, names, test_share=test_share, scale=1 / 255, place=folder)
 
 
 def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tensor]:

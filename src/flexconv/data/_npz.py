@@ -60,7 +60,7 @@ def _read(
     _check_no_gap(parts["train"].labels, count, file)
     names = tuple(str(name) for name in (range(count) if given is None else given))
     scale = 1 / 255 if parts["train"].inputs.dtype == torch.uint8 else 1.0
-    return assemble(parts, names, test_share=test_share, scale=scale)
+    return assemble(parts, names, test_share=test_share, scale=scale, place=file)
 
 
 def _part(arrays: dict[str, np.ndarray], part: str, file: Path) -> Samples:

@@ -18,6 +18,7 @@ from . import (
     _npz,
     _speech_commands,
     _stl10,
+    _table,
 )
 from ._dataset import Dataset
 from ._files import DamagedDataError, MissingDataError, find_damage, missing_files
@@ -33,6 +34,7 @@ _READERS = (
     _kodak,
     _folder,
     _npz,
+    _table,
 )
 _DATASETS: dict[str, Dataset] = {dataset.name: dataset for reader in _READERS for dataset in reader.DATASETS}
 _COMMON = ("protocol", "seed", "verify")  # arguments of every reader

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from itertools import islice
+from numbers import Real
 from pathlib import Path
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
-from ._files import MissingDataError
+from ._files import DamagedDataError, MissingDataError
 from ._holdout import stratified_holdout
 from ._splits import Samples
 
 SPLITS = ("train", "validation", "test")
+#: How users call the splits, in lower case → split
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 TEST_SHARE, TEST_SEED = 0.2, 0
 MAX_LISTED = 8  # entries of a list in messages
 
 
-def find(path: str | os.PathLike[str], root: Path) -> Path:
-    """`path`, or the same path relative to the data root, whichever exists."""
+def find(path: str | os.PathLike[str], root: Path, *, option: str = "path") -> Path:
+    """`path`, or the same path relative to the data root, whichever exists. `option` names it in messages."""
     if not isinstance(path, str | os.PathLike):
-        raise ArgumentTypeError(f"path must be a string (in YAML, quote it if it looks like a number); got {path!r}")
+        raise ArgumentTypeError(
+            f"{option} must be a string (in YAML, quote it if it looks like a number); got {path!r}"
+        )
     places = [Path(path).expanduser(), root / path]
     for place in places:
         if place.exists():
@@ -32,11 +43,20 @@ def find(path: str | os.PathLike[str], root: Path) -> Path:
     )
 
 
-def assemble(parts: dict[str, Samples], class_names: tuple[str, ...], *, test_share: float, scale: float) -> Source:
+def assemble(
+    parts: dict[str, Samples], class_names: tuple[str, ...], *, test_share: float, scale: float, place: Path
+) -> Source:
     """Combine the splits. If there is no test set, `test_share` of the training set becomes the test set.
 
-    The training set must have samples of every class. Classes without samples in another split are noted.
+    The training set must have samples of every class. Classes without samples in another split are noted. `place` is
+    the file or the folder of the training set.
     """
+    if isinstance(test_share, bool) or not isinstance(test_share, Real) or not 0 < test_share < 1:
+        raise ArgumentError(f"data.test_share must be between 0 and 1; got {test_share!r}")
+    if len(class_names) < 2:
+        raise DamagedDataError(
+            f"{place}: the only class is {listed(class_names)}; a classifier needs at least two classes"
+        )
     train, test = parts["train"], parts.get("test")
     if test is None:
         kept, held = stratified_holdout(train.labels, test_share, seed=TEST_SEED)
@@ -47,9 +67,14 @@ def assemble(parts: dict[str, Samples], class_names: tuple[str, ...], *, test_sh
     return Source(train, test, class_names, validation=parts.get("validation"), scale=scale, note=note)
 
 
+def listed(names: Iterable[object]) -> str:
+    """Names for a message, at most `MAX_LISTED` of them."""
+    first = list(islice(map(str, names), MAX_LISTED + 1))
+    return ", ".join(first[:MAX_LISTED]) + (", …" if len(first) > MAX_LISTED else "")
+
+
 def _missing_classes(part: str, samples: Samples, class_names: tuple[str, ...]) -> str:
     """A note on the classes that have no samples in a split; empty if there are none."""
     present = set(samples.labels.tolist())
     missing = [name for label, name in enumerate(class_names) if label not in present]
-    more = ", …" if len(missing) > MAX_LISTED else ""
-    return f"the {part} set has no samples of {', '.join(missing[:MAX_LISTED])}{more}" if missing else ""
+    return f"the {part} set has no samples of {listed(missing)}" if missing else ""

@@ -1,0 +1,631 @@
+"""Your own series or flattened images in a table: CSV, TSV or Parquet.
+
+A wide table has one row per sample, a column with the label, and one column per value. A long table has one row per
+time step, a column that identifies the series, and one column per channel.
+
+    wide    label,v0,v1,v2          long    id,time,label,x,y
+            cat,0.1,0.4,0.2                 a,0,cat,0.1,7.0
+            dog,0.3,0.1,0.7                 a,1,cat,0.4,7.5
+                                            b,0,dog,0.3,6.1
+
+Labels may be strings or integers. In a long table, series may have different lengths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .._arguments import as_int, unknown_name
+from ..errors import ArgumentError, ArgumentTypeError
+from ._arrange import check_layout, check_shape, reshape_rows
+from ._dataset import Dataset, Source
+from ._files import DamagedDataError
+from ._splits import Samples
+from ._table_file import Content, TableFile, Text, open_table
+from ._user_data import SPLIT_NAMES, TEST_SHARE, assemble, find, listed
+
+Column = str | int
+
+LABEL_NAMES = ("label", "labels", "class", "target", "category")
+#: Columns that are no values, although they may be numbers: name → the option that they need
+OTHER_NAMES = {
+    **dict.fromkeys(("id", "idx", "index", "row", "sample", "sample_id", "series_id", "series"), "id"),
+    **dict.fromkeys(("time", "timestamp", "date", "datetime", "step"), "time"),
+    **dict.fromkeys(("split", "subset", "fold", "part"), "split"),
+}
+UNNAMED = ("", "Unnamed: 0")  # the row numbers that pandas and R write into the first column
+MISSING_LABELS = frozenset(("", "nan", "na", "n/a", "null", "?"))
+UNEQUAL = 1.01  # ratio of time steps that is noted
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The samples of a table.
+
+    Attributes:
+        inputs: series [N, C, L] or images [N, C, H, W], float32, or uint8 if an image has integers from 0 to 255 only.
+        labels: the label of every sample; None if the table has no labels.
+        lengths: [N] int64 if series of different lengths are padded, otherwise None.
+        names: the id of every sample, or its row, counted from 1.
+        note: a remark on the data; empty if there is none.
+
+    """
+
+    inputs: torch.Tensor
+    labels: tuple[str, ...] | None
+    lengths: torch.Tensor | None
+    names: tuple[str, ...]
+    note: str = ""
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    label: Column | None = None,
+    id: Column | None = None,  # noqa: A002
+    time: Column | None = None,
+    columns: Sequence[Column] | None = None,
+    ignore: Sequence[Column] = (),
+    shape: Sequence[int] | int | None = None,
+    layout: str | None = None,
+    delimiter: str | None = None,
+    header: bool | None = None,
+) -> Table:
+    """Read the samples of a .csv, .tsv, .txt or .parquet file. Labels are optional.
+
+    Arguments:
+        path: the file.
+        label: the column of the labels, by name or number. By default, a column that is called label, labels, class,
+            target or category, or the only column with text.
+        id: the column that identifies the series in a long table. Without it, every row is a sample.
+        time: the column that orders the rows of a series; by default, they are in order.
+        columns: the columns of the values; by default, all other columns.
+        ignore: columns that are not read.
+        shape: the shape of a sample in a wide table: [L], [H, W] or [C, H, W].
+        layout: the meaning of the axes of `shape`: L, CL, LC, HW, CHW or HWC.
+        delimiter: the character between two values of a text file; by default, it is found.
+        header: whether the first line of a text file names the columns; by default, this is found.
+
+    """
+    options = _Options(label, id, time, None, columns, ignore, shape, layout)
+    file = open_table(Path(path), delimiter=delimiter, header=header)
+    return _read_part(file, options, labelled=False).table()
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Arguments of `read_table`, and the column of the split."""
+
+    label: Column | None
+    id: Column | None
+    time: Column | None
+    split: Column | None
+    columns: Sequence[Column] | None
+    ignore: Sequence[Column]
+    shape: Sequence[int] | int | None
+    layout: str | None
+
+    def __post_init__(self) -> None:
+        if self.time is not None and self.id is None:
+            raise ArgumentError(f"data.time={self.time} needs data.id, the column that identifies the series")
+        check_layout(self.layout)
+        if self.shape is not None:
+            check_shape(self.shape)
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The numbers of the columns of a table."""
+
+    values: tuple[int, ...]
+    label: int | None
+    id: int | None
+    time: int | None
+    split: int | None
+
+    @property
+    def texts(self) -> list[int]:
+        return [column for column in (self.label, self.id, self.time, self.split) if column is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Samples with the rows at which they start, for messages about their labels."""
+
+    file: TableFile
+    roles: _Roles
+    inputs: np.ndarray  # [N, C, L] or [N, C, H, W] float32
+    lengths: np.ndarray | None
+    first_rows: np.ndarray
+    labels: Text | None
+    splits: Text | None
+    ids: Text | None
+    note: str
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def table(self) -> Table:
+        inputs = _as_bytes({"": self.inputs})[""]
+        names = self.first_rows + 1 if self.ids is None else [self.ids[row] for row in range(len(self))]
+        return Table(
+            torch.from_numpy(inputs),
+            None if self.labels is None else tuple(self.labels[row] for row in range(len(self))),
+            None if self.lengths is None else torch.from_numpy(self.lengths),
+            tuple(map(str, names)),
+            self.note,
+        )
+
+    def rows(self, index: np.ndarray) -> _Part:
+        def take(text: Text | None) -> Text | None:
+            return None if text is None else Text(text.codes[index], text.values)
+
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            lengths=None if self.lengths is None else self.lengths[index],
+            first_rows=self.first_rows[index],
+            labels=take(self.labels),
+            splits=take(self.splits),
+            ids=take(self.ids),
+        )
+
+
+# --- the data set -----------------------------------------------------------------------------------------------------
+
+
+def _read(
+    root: Path,
+    *,
+    protocol: str,  # noqa: ARG001
+    seed: int,  # noqa: ARG001
+    verify: bool,  # noqa: ARG001
+    path: str | os.PathLike[str],
+    label: Column | None = None,
+    id: Column | None = None,  # noqa: A002
+    time: Column | None = None,
+    columns: Sequence[Column] | None = None,
+    ignore: Sequence[Column] = (),
+    shape: Sequence[int] | int | None = None,
+    layout: str | None = None,
+    split: Column | None = None,
+    test_path: str | os.PathLike[str] | None = None,
+    validation_path: str | os.PathLike[str] | None = None,
+    test_share: float = TEST_SHARE,
+    delimiter: str | None = None,
+    header: bool | None = None,
+) -> Source:
+    """Read a table of series or flattened images.
+
+    Options:
+        path: the file (.csv, .tsv, .txt or .parquet), as a path or relative to the data root. If it is called
+            train.csv or ends with _train.csv, a file with test in its place is the test set.
+        label: column of the labels, by name or number. Default: a column that is called label, labels, class, target
+            or category, or the only column with text.
+        id: column that identifies the series, for a long table (one row per time step).
+        time: column that orders the rows of a series in a long table. Default: the order in the file.
+        columns: list of the columns with values. Default: all other columns.
+        ignore: list of columns that are not read.
+        shape: shape of a sample in a wide table (one row per sample): [H, W], [C, H, W], or [L].
+        layout: meaning of the axes of the shape: L, CL, LC, HW, CHW or HWC.
+        split: column that says train, validation or test.
+        test_path: file of the test set.
+        validation_path: file of the validation set.
+        test_share: share of the samples that becomes the test set, if there is no other one.
+        delimiter: character between two values of a text file. Default: it is found.
+        header: whether the first line names the columns. Default: it is found.
+
+    """
+    options = _Options(label, id, time, split, columns, ignore, shape, layout)
+    files = _find_files(root, path, test_path, validation_path)
+    if split is not None and len(files) > 1:
+        others = ", ".join(str(file) for part, file in files.items() if part != "train")
+        raise ArgumentError(f"data.split={split} and another file ({others}) both say what the test set is: use one")
+    opened = {part: open_table(file, delimiter=delimiter, header=header) for part, file in files.items()}
+    parts = _read_parts(opened, options)
+    if split is not None:
+        parts = _by_split(parts["train"])
+    names = _class_names(parts["train"])
+    padded = _as_bytes(_same_size(parts))
+    samples = {
+        part: Samples(
+            torch.from_numpy(padded[part]),
+            torch.from_numpy(_label_numbers(table, names)),
+            None if table.lengths is None else torch.from_numpy(table.lengths),
+        )
+        for part, table in parts.items()
+    }
+    scale = 1 / 255 if samples["train"].inputs.dtype == torch.uint8 else 1.0
+    source = assemble(samples, names, test_share=test_share, scale=scale, place=files["train"])
+    return replace(source, note="; ".join(filter(None, (source.note, parts["train"].note))))
+
+
+def _find_files(
+    root: Path,
+    path: str | os.PathLike[str],
+    test_path: str | os.PathLike[str] | None,
+    validation_path: str | os.PathLike[str] | None,
+) -> dict[str, Path]:
+    """The file of every split."""
+    files = {"train": find(path, root)}
+    for part, given in (("validation", validation_path), ("test", test_path)):
+        if given is not None:
+            files[part] = find(given, root, option=f"{part}_path")
+        elif found := _beside(files["train"], part):
+            files[part] = found
+    return files
+
+
+def _beside(train: Path, part: str) -> Path | None:
+    """The file of another split beside train.csv or NAME_train.csv, in any case."""
+    stem, dot, suffix = train.name.partition(".")
+    match = re.fullmatch(r"(.*[^a-z])?train(?:ing)?", stem, re.IGNORECASE)
+    if match is None:
+        return None
+    spellings = [name for name, kind in SPLIT_NAMES.items() if kind == part]
+    wanted = {f"{match[1] or ''}{name}{dot}{suffix}".lower() for name in spellings}
+    found = sorted(each for each in train.parent.iterdir() if each.name.lower() in wanted)
+    if len(found) > 1:
+        raise DamagedDataError(f"{found[0]} and {found[1]} both seem to be the {part} set: set data.{part}_path")
+    return found[0] if found else None
+
+
+def _read_parts(files: Mapping[str, TableFile], options: _Options) -> dict[str, _Part]:
+    """Read all splits. Columns of other files are those of the training set, by name if they have one."""
+    train = _read_part(files["train"], options, labelled=True)
+    parts = {"train": train}
+    names = [train.file.names[column] for column in train.roles.values]
+    assert train.roles.label is not None
+    for part, file in files.items():
+        if part == "train":
+            continue
+        if file.has_header != train.file.has_header:
+            with_header, without = (file, train.file) if file.has_header else (train.file, file)
+            raise DamagedDataError(f"{with_header.path} has a header, but {without.path} has none: set data.header")
+        same = replace(options, columns=names, label=train.file.names[train.roles.label])
+        parts[part] = _read_part(file, same, labelled=True)
+    return parts
+
+
+def _by_split(whole: _Part) -> dict[str, _Part]:
+    assert whole.splits is not None
+    assert whole.roles.split is not None
+    kinds = [SPLIT_NAMES.get(value.lower()) for value in whole.splits.values]
+    for code, (value, kind) in enumerate(zip(whole.splits.values, kinds, strict=True)):
+        if kind is None:
+            row = int(whole.first_rows[np.argmax(whole.splits.codes == code)])
+            raise DamagedDataError(
+                f"{whole.file.at(row, whole.roles.split)}: {value!r}, expected train, validation or test"
+            )
+    of = np.array(kinds)[whole.splits.codes]
+    if "train" not in of:
+        raise DamagedDataError(f"{whole.file.path}, {whole.file.column(whole.roles.split)}: no row says train")
+    return {part: whole.rows(np.flatnonzero(of == part)) for part in ("train", "validation", "test") if part in of}
+
+
+def _class_names(train: _Part) -> tuple[str, ...]:
+    """The labels of the training set, sorted as numbers if they are integers."""
+    assert train.labels is not None
+    present = {train.labels.values[code] for code in np.unique(train.labels.codes)}
+    if all(re.fullmatch(r"[+-]?\d+", name) for name in present):
+        return tuple(sorted(present, key=int))
+    return tuple(sorted(present))
+
+
+def _label_numbers(table: _Part, names: tuple[str, ...]) -> np.ndarray:
+    assert table.labels is not None
+    assert table.roles.label is not None
+    numbers = {name: number for number, name in enumerate(names)}
+    of_code = np.array([numbers.get(value, -1) for value in table.labels.values], np.int64)
+    labels = of_code[table.labels.codes]
+    if (labels < 0).any():
+        sample = int(np.argmax(labels < 0))
+        raise DamagedDataError(
+            f"{table.file.at(int(table.first_rows[sample]), table.roles.label)}: the training set has no class "
+            f"{table.labels[sample]!r}; it has {listed(names)}"
+        )
+    return labels
+
+
+def _same_size(parts: Mapping[str, _Part]) -> dict[str, np.ndarray]:
+    """The inputs of all splits, padded to the longest series if their lengths differ."""
+    longest = max(part.inputs.shape[-1] for part in parts.values())
+    if all(part.lengths is None for part in parts.values()):
+        return {name: part.inputs for name, part in parts.items()}
+    return {
+        name: np.pad(part.inputs, ((0, 0), (0, 0), (0, longest - part.inputs.shape[-1])))
+        for name, part in parts.items()
+    }
+
+
+def _as_bytes(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Images with integers from 0 to 255 as uint8, so that they are treated like image files."""
+    arrays = list(inputs.values())
+    images = all(each.ndim == 4 and each.size for each in arrays)
+    if not images or max(each.max() for each in arrays) <= 1:
+        return dict(inputs)
+    if all(each.min() >= 0 and each.max() <= 255 and np.array_equal(each, np.rint(each)) for each in arrays):
+        return {name: each.astype(np.uint8) for name, each in inputs.items()}
+    return dict(inputs)
+
+
+# --- from columns to samples ------------------------------------------------------------------------------------------
+
+
+def _read_part(file: TableFile, options: _Options, *, labelled: bool) -> _Part:
+    roles = _find_roles(file, options, labelled=labelled)
+    content = file.read(roles.values, roles.texts)
+    labels = None if roles.label is None else _clean_labels(file, content.texts[roles.label], roles.label)
+    if roles.id is None:
+        return _wide(file, roles, content, labels, options)
+    ids = content.texts[roles.id]
+    _check_filled(file, ids, roles.id)
+    if len(ids.values) == len(ids.codes) and len(ids.codes) > 1:  # one row per id: a wide table with names
+        return replace(_wide(file, roles, content, labels, options), ids=ids)
+    return _long(file, roles, content, labels, options)
+
+
+def _wide(file: TableFile, roles: _Roles, content: Content, labels: Text | None, options: _Options) -> _Part:
+    if roles.time is not None:
+        raise DamagedDataError(
+            f"{file.path}: every id has only one row, so the table has one row per sample: leave out data.time"
+        )
+    numbers, lengths = content.numbers, content.lengths
+    if numbers.ndim == 3 and (lengths is not None or numbers.shape[1] > 1):  # lists
+        if options.shape is not None or options.layout is not None:
+            raise ArgumentError(f"{file.path}: data.shape and data.layout need one list of equal length per sample")
+        inputs = numbers
+    else:
+        inputs = reshape_rows(numbers.reshape(len(numbers), -1), options.shape, options.layout, str(file.path))
+    splits = None if roles.split is None else content.texts[roles.split]
+    return _Part(file, roles, inputs, lengths, np.arange(len(inputs)), labels, splits, None, "")
+
+
+def _long(file: TableFile, roles: _Roles, content: Content, labels: Text | None, options: _Options) -> _Part:
+    """Group the rows of a long table by their id, in the order in which the ids occur first."""
+    if options.shape is not None or options.layout is not None:
+        raise ArgumentError(f"{file.path}: data.shape and data.layout are for tables with one row per sample")
+    assert roles.id is not None
+    ids = content.texts[roles.id]
+    times = None if roles.time is None else _times(file, content.texts[roles.time], roles.time)
+    order = np.argsort(ids.codes, kind="stable") if times is None else np.lexsort((times, ids.codes))
+    sorted_ids = ids.codes[order]
+    starts = np.flatnonzero(np.r_[True, sorted_ids[1:] != sorted_ids[:-1]])
+    lengths = np.diff(np.r_[starts, len(order)])
+    note = "" if times is None else _check_times(file, roles, ids, times, order)
+    first_rows = order[starts]
+    per_sample = {}
+    for column, text in (
+        (roles.label, labels),
+        (roles.split, content.texts.get(-1 if roles.split is None else roles.split)),
+    ):
+        if column is not None and text is not None:
+            per_sample[column] = _one_per_series(file, text, column, ids, order, first_rows, lengths)
+    padded = np.zeros((len(starts), len(roles.values), lengths.max()), np.float32)
+    position = np.arange(len(order)) - np.repeat(starts, lengths)
+    padded[np.repeat(np.arange(len(starts)), lengths), :, position] = content.numbers[order]
+    unequal = lengths.min() < lengths.max()
+    return _Part(
+        file,
+        roles,
+        padded,
+        lengths if unequal else None,
+        first_rows,
+        per_sample.get(roles.label),
+        per_sample.get(roles.split),
+        Text(np.arange(len(starts)), ids.values),
+        note,
+    )
+
+
+def _one_per_series(
+    file: TableFile,
+    text: Text,
+    column: int,
+    ids: Text,
+    order: np.ndarray,
+    first_rows: np.ndarray,
+    lengths: np.ndarray,
+) -> Text:
+    """The text of every series, which must be the same in all its rows."""
+    codes = text.codes[first_rows]
+    different = text.codes[order] != np.repeat(codes, lengths)
+    if different.any():
+        row = int(order[different].min())
+        first = int(first_rows[ids.codes[row]])
+        raise DamagedDataError(
+            f"{file.at(row, column)}: {text[row]!r}, but the series {ids[row]!r} has {text[first]!r} in "
+            f"{file.place(first)}"
+        )
+    return Text(codes, text.values)
+
+
+def _times(file: TableFile, text: Text, column: int) -> np.ndarray:
+    """Times as floats: numbers, or dates in ISO 8601 as seconds."""
+    _check_filled(file, text, column)
+    try:
+        values = np.array(text.values, dtype=np.float64)
+    except ValueError:
+        try:
+            values = np.array(text.values, dtype="datetime64[ns]").astype(np.float64) / 1e9
+        except ValueError:
+            row = int(np.argmax(text.codes == _first_bad_time(text.values)))
+            raise DamagedDataError(
+                f"{file.at(row, column)}: {text[row]!r} is neither a number nor a date such as 2026-01-31T12:00:00"
+            ) from None
+    return values[text.codes]
+
+
+def _first_bad_time(values: Sequence[str]) -> int:
+    """The number of the first string that is not of the same kind as most others: a number or a date."""
+    for number, value in enumerate(values):
+        try:
+            float(value)
+        except ValueError:
+            return number
+    return 0
+
+
+def _check_times(file: TableFile, roles: _Roles, ids: Text, times: np.ndarray, order: np.ndarray) -> str:
+    """Raise an error if a series has two rows of the same time. Returns a note if its steps are unequal."""
+    steps = np.diff(times[order])[np.diff(ids.codes[order]) == 0]
+    if (steps == 0).any():
+        same = np.flatnonzero((np.diff(times[order]) == 0) & (np.diff(ids.codes[order]) == 0))[0]
+        first, second = sorted(map(int, order[same : same + 2]))
+        raise DamagedDataError(
+            f"{file.at(second, roles.time)}: the series {ids[second]!r} has the same time in {file.place(first)}; "
+            "every step needs a time of its own"
+        )
+    if len(steps) and steps.max() > UNEQUAL * steps.min():
+        return f"the time steps are between {steps.min():g} and {steps.max():g}, but are taken as equal"
+    return ""
+
+
+def _clean_labels(file: TableFile, text: Text, column: int) -> Text:
+    """Labels as class names: 1.0 and 1.000e+00 become 1. Fractions and missing labels are errors."""
+    _check_filled(file, text, column)
+    numbers = [_number(value) for value in text.values]
+    if None in numbers:
+        return text
+    for code, number in enumerate(numbers):
+        assert number is not None
+        if not number.is_integer():
+            row = int(np.argmax(text.codes == code))
+            raise DamagedDataError(
+                f"{file.at(row, column)}: the label {text.values[code]} is not an integer; classes are integers or "
+                "strings (regression needs your own loop)"
+            )
+    known: dict[str, int] = {}
+    codes = np.array([known.setdefault(str(int(number or 0)), len(known)) for number in numbers], np.int64)
+    return Text(codes[text.codes], tuple(known))
+
+
+def _check_filled(file: TableFile, text: Text, column: int) -> None:
+    for code, value in enumerate(text.values):
+        if value.lower() in MISSING_LABELS:
+            row = int(np.argmax(text.codes == code))
+            raise DamagedDataError(f"{file.at(row, column)}: the value is missing ({value!r}); fill it in")
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+# --- which column is what ---------------------------------------------------------------------------------------------
+
+
+def _find_roles(file: TableFile, options: _Options, *, labelled: bool) -> _Roles:
+    """Find the columns that the options name, the label, and the values."""
+    ignored = {_column(file, column, "ignore") for column in _list(options.ignore, "ignore")}
+    if file.has_header and file.names[0] in UNNAMED:
+        ignored.add(0)
+    named = {
+        role: _column(file, column, role)
+        for role in ("label", "id", "time", "split")
+        if (column := getattr(options, role)) is not None
+    }
+    for role, column in named.items():
+        same = [other for other in named if named[other] == column and other != role]
+        if same:
+            raise ArgumentError(f"data.{role} and data.{same[0]} are both {file.column(column)} of {file.path}")
+    chosen = None
+    if options.columns is not None:
+        chosen = tuple(_column(file, column, "columns") for column in _list(options.columns, "columns"))
+        if not chosen or len(set(chosen)) < len(chosen) or set(chosen) & set(named.values()):
+            raise ArgumentError(
+                f"data.columns must name different columns, without label, id, time and split; got {options.columns!r}"
+            )
+    rest = [
+        c for c in range(len(file.names)) if c not in ignored and c not in named.values() and c not in (chosen or ())
+    ]
+    if "label" not in named:
+        found = _find_label(file, rest, labelled=labelled)
+        if found is not None:
+            named["label"] = found
+            rest.remove(found)
+    if chosen is None:
+        _check_values(file, rest, named)
+        chosen = tuple(rest)
+    return _Roles(chosen, *(named.get(role) for role in ("label", "id", "time", "split")))
+
+
+def _find_label(file: TableFile, candidates: Collection[int], *, labelled: bool) -> int | None:
+    """The column of the labels by its name, or because no other column has text."""
+    called = [column for column in candidates if file.has_header and file.names[column].lower() in LABEL_NAMES]
+    text = [column for column in candidates if file.is_text(column)]
+    for found in (called, text):
+        if len(found) == 1:
+            return found[0]
+    if not labelled:
+        return None
+    possible = f"the columns are {listed(file.names)}" if file.has_header else "0 is the first column, -1 the last"
+    raise DamagedDataError(f"{file.path}: which column has the labels? Set data.label; {possible}")
+
+
+def _check_values(file: TableFile, values: Sequence[int], named: Mapping[str, int]) -> None:
+    if not values:
+        raise DamagedDataError(f"{file.path}: no column is left for the values; the columns are {listed(file.names)}")
+    for column in values:
+        name = file.names[column]
+        if file.is_text(column):
+            raise DamagedDataError(
+                f"{file.at(0, column)}: contains text, but a value is a number; set data.ignore=[{name}], or "
+                f"data.label={name} if it is the label"
+            )
+        role = OTHER_NAMES.get(name.lower()) if file.has_header else None
+        if role is not None and role not in named:
+            raise DamagedDataError(
+                f"{file.path}: {file.column(column)} does not seem to be a value; set data.{role}={name}, or "
+                f"data.ignore=[{name}], or list the columns with values in data.columns"
+            )
+
+
+def _column(file: TableFile, column: object, option: str) -> int:
+    """The number of a column that an option names or numbers."""
+    if isinstance(column, str) or str(column) in file.names:
+        if str(column) in file.names:
+            return file.names.index(str(column))
+        if not file.has_header:
+            raise ArgumentError(
+                f"data.{option}={column}: {file.path} has no header, so columns have numbers from 0 to "
+                f"{len(file.names) - 1}; set data.header=true if its first line names them"
+            )
+        unknown_name(f"column of {file.path}", column, file.names)
+    number = as_int(column)
+    if number is None:
+        raise ArgumentTypeError(f"data.{option} must be the name or the number of a column; got {column!r}")
+    if not -len(file.names) <= number < len(file.names):
+        raise ArgumentError(f"data.{option}={number}: {file.path} has the columns 0 to {len(file.names) - 1}")
+    return number % len(file.names)
+
+
+def _list(columns: object, option: str) -> Sequence[object]:
+    if isinstance(columns, str | int):
+        return [columns]
+    if not isinstance(columns, Sequence):
+        raise ArgumentTypeError(f"data.{option} must be a list of columns; got {columns!r}")
+    return columns
+
+
+DATASETS = (
+    Dataset(
+        "table",
+        "Your own series or flattened images in a CSV, TSV or Parquet file",
+        _read,
+        "own",
+        licence="",
+        citation="",
+        protocols=("honest",),
+        needs_files=False,
+    ),
+)

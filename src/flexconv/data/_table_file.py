@@ -1,0 +1,322 @@
+"""A table in a file: CSV or TSV, read with the standard library and NumPy, or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import ArgumentError
+from ._files import DamagedDataError
+
+DELIMITERS = ("\t", ";", ",", "|")  # in the order of preference
+DELIMITER_NAMES = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars", " ": "spaces"}
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-"))
+UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", *PARQUET_SUFFIXES)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A column of strings: the string of row i is `values[codes[i]]`."""
+
+    codes: np.ndarray
+    values: tuple[str, ...]
+
+    def __getitem__(self, row: int) -> str:
+        return self.values[self.codes[row]]
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """The rows of a table.
+
+    Attributes:
+        numbers: values of the numeric columns [rows, columns] float32, or of list columns [rows, columns, longest].
+        texts: columns that were read as text, by their number.
+        lengths: lengths of the lists in every row [rows], if they differ; None otherwise.
+
+    """
+
+    numbers: np.ndarray
+    texts: dict[int, Text]
+    lengths: np.ndarray | None = None
+
+
+class TableFile(ABC):
+    """A table whose column names are known and whose rows have not been read yet.
+
+    Attributes:
+        path: the file.
+        names: names of the columns; "0", "1", … without a header.
+        has_header: whether the file names its columns.
+
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    has_header: bool
+
+    @abstractmethod
+    def is_text(self, column: int) -> bool:
+        """Whether the first rows of a column contain anything but numbers."""
+
+    @abstractmethod
+    def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
+        """Read the columns `numeric` as numbers and the columns `texts` as strings. Other columns are ignored."""
+
+    @abstractmethod
+    def place(self, row: int) -> str:
+        """Where a row is, for messages: "line 7" or "row 7"."""
+
+    def column(self, number: int) -> str:
+        """A column in messages: its name, or its number if the columns have no names."""
+        return f"column {self.names[number]!r}" if self.has_header else f"column {number}"
+
+    def at(self, row: int, column: int | None = None) -> str:
+        """File, line and column, for messages."""
+        return f"{self.path}, {self.place(row)}" + ("" if column is None else f", {self.column(column)}")
+
+
+def open_table(path: Path, *, delimiter: str | None = None, header: bool | None = None) -> TableFile:
+    """Open a .csv, .tsv, .txt or .parquet file. Text files may be compressed (.gz)."""
+    if path.is_dir():
+        raise DamagedDataError(f"{path}: is a folder, expected a table such as train.csv")
+    if path.suffix.lower() in PARQUET_SUFFIXES:
+        if delimiter is not None or header is not None:
+            raise ArgumentError(f"delimiter and header are options of text files, but {path} is a Parquet file")
+        from ._parquet import ParquetFile
+
+        return ParquetFile(path)
+    return DelimitedFile(path, delimiter=delimiter, header=header)
+
+
+def is_table(path: Path) -> bool:
+    """Whether the name of a file ends like that of a table: .csv, .tsv, .tab, .txt, also with .gz, or .parquet."""
+    return path.name.lower().removesuffix(".gz").endswith(TABLE_SUFFIXES)
+
+
+class DelimitedFile(TableFile):
+    """A text file with one row per line."""
+
+    def __init__(self, path: Path, *, delimiter: str | None, header: bool | None) -> None:
+        self.path = path
+        self._lines = _lines(path)
+        self._delimiter = _checked_delimiter(delimiter) or _find_delimiter(self._lines)
+        first, second = self._first_rows()
+        if len(first) == 1:
+            self._check_one_column(first)
+        self.has_header = _is_header(first, second) if header is None else header
+        self.names = tuple(name.strip() for name in first) if self.has_header else tuple(map(str, range(len(first))))
+        self._sample = second if self.has_header else first
+        if self.has_header:
+            self._check_header(second)
+
+    def is_text(self, column: int) -> bool:
+        value = self._sample[column].strip() if column < len(self._sample) else ""
+        return value.lower() not in MISSING and not _is_number(value)
+
+    def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
+        self._check_no_empty_line()
+        coders = {column: _Coder() for column in texts}
+        ignored = set(range(len(self.names))) - set(numeric) - set(texts)
+        converters: dict[int, Callable[[str], float]] = {**coders, **dict.fromkeys(ignored, _ignore)}
+        try:
+            numbers = np.loadtxt(
+                self._lines[1:] if self.has_header else self._lines,
+                np.float32,
+                delimiter=None if self._delimiter == " " else self._delimiter,
+                comments=None,
+                quotechar='"',
+                converters=converters,  # type: ignore[arg-type]
+                ndmin=2,
+                encoding="utf-8",
+            )
+        except ValueError as error:
+            self._explain(numeric)
+            raise DamagedDataError(f"{self.path}: cannot be read: {error}") from error
+        if numbers.shape[1] != len(self.names):
+            self._explain(numeric)
+        numbers = numbers if list(numeric) == list(range(numbers.shape[1])) else numbers[:, list(numeric)]
+        if not np.isfinite(numbers).all():
+            self._explain(numeric)
+        return Content(numbers, {column: coder.text() for column, coder in coders.items()})
+
+    def place(self, row: int) -> str:
+        return f"line {next(line for number, line, _ in self._rows() if number == row)}"
+
+    def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
+        """The number, the line and the fields of every row below the header. Slow, for messages."""
+        if self._delimiter == " ":
+            parsed = ((line, text.split()) for line, text in enumerate(self._lines, start=1))
+        else:
+            reader = csv.reader((f"{line}\n" for line in self._lines), delimiter=self._delimiter)
+            parsed = ((reader.line_num, fields) for fields in reader)
+        for number, (line, fields) in enumerate(parsed, start=-1 if self.has_header else 0):
+            if number >= 0:
+                yield number, line, fields
+
+    def _first_rows(self) -> tuple[list[str], list[str]]:
+        self.has_header = False
+        rows = [fields for number, _, fields in self._rows() if number < 2] if len(self._lines) < 3 else []
+        if not rows:
+            for number, _, fields in self._rows():
+                rows.append(fields)
+                if number == 1:
+                    break
+        return rows[0], rows[1] if len(rows) > 1 else []
+
+    def _check_one_column(self, first: list[str]) -> None:
+        used = [each for each in DELIMITERS if each in self._lines[0]]
+        ours = DELIMITER_NAMES.get(self._delimiter, repr(self._delimiter))
+        hint = f"; it seems to be separated by {DELIMITER_NAMES[used[0]]}: leave out data.delimiter" if used else ""
+        raise DamagedDataError(f"{self.path}, line 1: {first[0][:40]!r} is one column, separated by {ours}{hint}")
+
+    def _check_header(self, second: list[str]) -> None:
+        for number, name in enumerate(self.names):
+            if name in self.names[:number]:
+                raise DamagedDataError(f"{self.path}, line 1: two columns are called {name!r}; rename one of them")
+        if not second:
+            raise DamagedDataError(f"{self.path}: there are no rows below the header")
+        for number, name in enumerate(self.names):
+            if not name and number > 0:
+                raise DamagedDataError(f"{self.path}, line 1: column {number + 1} has no name; every column needs one")
+
+    def _check_no_empty_line(self) -> None:
+        for number, line in enumerate(self._lines, start=1):
+            if not line.strip(" ,;|\t"):
+                what = "is empty" if not line.strip() else "has no values"
+                raise DamagedDataError(f"{self.path}, line {number}: the row {what}; remove it")
+
+    def _explain(self, numeric: Sequence[int]) -> None:
+        """Raise an error that names the first row with a wrong number of fields or a field that is no number."""
+        for _, line, fields in self._rows():
+            where = f"{self.path}, line {line}"
+            if len(fields) != len(self.names):
+                raise DamagedDataError(
+                    f"{where}: {len(fields):,} values, but {'the header' if self.has_header else 'line 1'} has "
+                    f"{len(self.names):,}"
+                )
+            for column in numeric:
+                value = fields[column].strip()
+                if _is_finite(value):
+                    continue
+                raise DamagedDataError(f"{where}, {self.column(column)}: {_problem(value, self.names[column])}")
+
+
+class _Coder:
+    """A converter for `numpy.loadtxt` that collects the strings of a column as codes."""
+
+    def __init__(self) -> None:
+        self._codes, self._known = array("q"), {}
+
+    def __call__(self, field: str) -> float:
+        self._codes.append(self._known.setdefault(field, len(self._known)))
+        return 0.0
+
+    def text(self) -> Text:
+        return merge_equal(Text(np.frombuffer(self._codes, np.int64), tuple(self._known)))
+
+
+def merge_equal(text: Text) -> Text:
+    """The same column without white space around its strings."""
+    known: dict[str, int] = {}
+    codes = np.array([known.setdefault(value.strip(), len(known)) for value in text.values], np.int64)
+    return Text(codes[text.codes], tuple(known))
+
+
+def _ignore(_: str) -> float:
+    return 0.0
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file without empty ones at its end."""
+    raw = path.read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError) as error:
+            raise DamagedDataError(f"{path}: cannot be decompressed: {error}") from error
+    if raw[:2] in UNICODE_MARKS:
+        raise DamagedDataError(f"{path}: the file is UTF-16 text; save it as UTF-8")
+    try:
+        text = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig").read()  # with "\n" at the end of every line
+    except UnicodeDecodeError as error:
+        line, byte = raw.count(b"\n", 0, error.start) + 1, raw[error.start]
+        raise DamagedDataError(f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from None
+    if "\0" in text:
+        raise DamagedDataError(f"{path}: the file is not text; expected CSV or TSV")
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise DamagedDataError(f"{path}: the file is empty")
+    return lines
+
+
+def _checked_delimiter(delimiter: str | None) -> str | None:
+    if delimiter is None:
+        return None
+    delimiter = {"tab": "\t", "\\t": "\t", "space": " "}.get(delimiter, delimiter)
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise ArgumentError(f"data.delimiter must be one character, or tab; got {delimiter!r}")
+    return delimiter
+
+
+def _find_delimiter(lines: list[str]) -> str:
+    """The delimiter that occurs equally often in the first lines, or else most often in the first one."""
+    first = [_without_quotes(line) for line in lines[:5]]
+    for delimiter in DELIMITERS:
+        if len({line.count(delimiter) for line in first}) == 1 and delimiter in first[0]:
+            return delimiter
+    most = max(DELIMITERS, key=first[0].count)
+    return most if most in first[0] else " " if len(first[0].split()) > 1 else ","
+
+
+def _without_quotes(line: str) -> str:
+    return "".join(line.split('"')[::2])
+
+
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """Whether the first row names the columns.
+
+    It does if it has no numbers, has text above a number, or counts: `label,0,1,2` above `cat,0.3,0.1,0.7`.
+    """
+    numbers = [field for field in first if _is_number(field)]
+    if not numbers:
+        return True
+    if any(not _is_number(name) and _is_number(field) for name, field in zip(first, second, strict=False)):
+        return True
+    counted = [numbers == [str(start + i) for i in range(len(numbers))] for start in (0, 1)]
+    return any(counted) and 2 < len(numbers) < len(first)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_finite(field: str) -> bool:
+    return _is_number(field) and bool(np.isfinite(np.float32(field)))
+
+
+def _problem(value: str, name: str) -> str:
+    """Why a field is not a finite number."""
+    if value.lower() in MISSING:
+        return f"the value is missing ({value!r}); fill it in, or remove the row"
+    if _is_number(value):
+        return f"{value} is not a finite float32 number"
+    if "," in value and _is_number(value.replace(",", ".")):
+        return f"{value!r} has a decimal comma; write numbers with a point"
+    return f"{value!r} is not a number; if this column holds no values, set data.ignore=[{name}]"

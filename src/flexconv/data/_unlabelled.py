@@ -1,0 +1,135 @@
+"""Samples without labels in any kind of file, for prediction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import ArgumentError
+from ._arrange import arrange_for_network, reshape_rows
+from ._files import DamagedDataError, MissingDataError
+from ._idx import is_idx, read_idx_array
+from ._image_files import image_suffixes, read_image
+from ._pickles import load_arrays
+from ._table import read_table
+from ._table_file import is_table
+from ._wav import read_wav
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabelled:
+    """Samples without labels.
+
+    Attributes:
+        inputs: raw values [N, C, *size], as `model.inputs` expects them: pixels up to 255, audio up to 32,768.
+        lengths: [N] int64 if series of different lengths are padded, otherwise None.
+        names: a name for every sample: the file, and the row or id in it if it contains several samples.
+        rate: sampling rate in Hz of a recording, otherwise None.
+
+    """
+
+    inputs: torch.Tensor
+    lengths: torch.Tensor | None
+    names: tuple[str, ...]
+    rate: int | None = None
+
+
+def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequence[int], **options: Any) -> Unlabelled:
+    """Read the samples of one file: an image, a .wav, .npy, .npz or IDX file, or a table.
+
+    Arguments:
+        path: the file. Labels in it are ignored.
+        channels: the number of channels that the network expects. Images are read in color if it is 3.
+        size: the size of the samples that the network was trained on, (length,) or (height, width). Images and series
+            keep their own size. Flattened images are reshaped to it.
+        options: arguments of `read_table` for a table, or `layout` for an array.
+
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise MissingDataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}, expected a file")
+    suffix = file.suffix.lower()
+    if is_table(file):
+        return _from_table(file, channels, size, options)
+    if suffix in (".npy", ".npz") or is_idx(file):
+        layout = options.pop("layout", None)
+        _check_no_options(file, options)
+        arrays = arrange_for_network(_array(file), layout, channels=channels, size=size, where=str(file))
+        return Unlabelled(torch.from_numpy(arrays), None, _numbered(file, len(arrays)))
+    _check_no_options(file, options)
+    if suffix == ".wav":
+        wave, rate = read_wav(file)
+        _check_kind(file, "a recording", len(wave), 1, channels, size)
+        return Unlabelled(torch.from_numpy(wave.copy())[None], None, (str(file),), rate)
+    if suffix not in image_suffixes():
+        raise DamagedDataError(
+            f"{file}: unknown kind of file; expected an image, .wav, .npy, .npz, .csv, .tsv or .parquet"
+        )
+    image = read_image(file, mode="L" if channels == 1 else "RGB")
+    _check_kind(file, "an image", len(image), 2, channels, size)
+    return Unlabelled(image[None], None, (str(file),))
+
+
+def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[str, Any]) -> Unlabelled:
+    table = read_table(file, **options)
+    inputs, given = table.inputs, options.get("shape") is not None
+    series = inputs.ndim == 3
+    if series and not given and options.get("id") is None and len(size) == 2:
+        rows = reshape_rows(inputs[:, 0].numpy(), (channels, *size), "CHW", str(file))
+        inputs = torch.from_numpy(rows)
+    elif series and not given and channels > 1 and inputs.shape[1] == 1 and len(size) == 1:
+        rows = reshape_rows(inputs[:, 0].numpy(), (channels, *size), "CL", str(file))
+        inputs = torch.from_numpy(rows)
+    _check_kind(file, "a table", inputs.shape[1], inputs.ndim - 2, channels, size)
+    names = tuple(f"{file}:{name}" for name in table.names)
+    return Unlabelled(inputs, table.lengths, names)
+
+
+def _array(file: Path) -> np.ndarray:
+    """The array of samples of a file."""
+    if is_idx(file):
+        return read_idx_array(file)
+    if file.suffix.lower() == ".npy":
+        try:
+            array = np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DamagedDataError(f"{file}: cannot be read: {error}") from error
+    else:
+        arrays = load_arrays(file)
+        named = [name for name in ("inputs", "test_inputs") if name in arrays] or list(arrays)
+        if len(named) != 1:
+            raise DamagedDataError(f"{file}: contains {sorted(arrays)}, expected one array, or one called inputs")
+        array = arrays[named[0]]
+    if array.dtype.kind not in "iuf" or array.ndim == 0 or not len(array):
+        raise DamagedDataError(f"{file}: {array.dtype} of shape {array.shape}, expected an array of numbers")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise DamagedDataError(f"{file}: contains values that are not finite")
+    elif array.dtype not in (np.uint8, np.int16):
+        array = array.astype(np.float32)
+    return array
+
+
+def _check_kind(file: Path, what: str, found: int, dims: int, channels: int, size: Sequence[int]) -> None:
+    kinds = {1: "series", 2: "images"}
+    if dims != len(size) or found != channels:
+        raise DamagedDataError(
+            f"{file}: {what} gives {kinds[dims]} with {found} channels, but the network expects {kinds[len(size)]} "
+            f"with {channels}"
+        )
+
+
+def _check_no_options(file: Path, options: dict[str, Any]) -> None:
+    if options:
+        raise ArgumentError(f"{next(iter(options))} is not an option for {file}")
+
+
+def _numbered(file: Path, count: int) -> tuple[str, ...]:
+    return (str(file),) if count == 1 else tuple(f"{file}:{row}" for row in range(1, count + 1))
