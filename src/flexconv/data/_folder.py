@@ -1,8 +1,9 @@
 """Your own images or recordings, with one folder per class.
 
-The layout is PATH/train/CLASS/*.png, PATH/test/CLASS/*.png and, optionally, PATH/validation/… or PATH/val/…. The layout
-PATH/CLASS/*.png also works; a fixed fifth of the samples becomes the test set. Images may have any format that Pillow
-reads. Recordings are *.wav files with 16 bits. Other files, and names that start with a dot, are ignored.
+The layout is PATH/train/CLASS/*.png, PATH/test/CLASS/*.png and, optionally, PATH/validation/… or PATH/val/…, in upper
+or lower case. The layout PATH/CLASS/*.png also works; a fixed fifth of the samples becomes the test set. Images may
+have any format that Pillow reads. Recordings are *.wav files with 16 bits. Other files, and names that start with a
+dot, are ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ._image_files import image_suffixes, read_image
 from ._recordings import FEATURES, FULL_SCALE, read_recordings
 from ._resize import resize_images
 from ._splits import Samples
-from ._user_data import TEST_SHARE, assemble, find
+from ._table_file import is_table
+from ._user_data import SPLIT_NAMES, TEST_SHARE, assemble, find
 
-FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}  # folder → split
 MODES = {"color": "RGB", "gray": "L", "colour": "RGB", "grey": "L"}
 
 
@@ -53,11 +54,7 @@ def _read(
     check_name("mode", mode, MODES)
     check_name("features", features, FEATURES)
     folder = find(path, root)
-    if (folder / "val").is_dir() and (folder / "validation").is_dir():
-        raise MissingDataError(f"{folder} has both val and validation: remove one of them")
-    roots = {part: folder / name for name, part in FOLDERS.items() if (folder / name).is_dir()}
-    if "train" not in roots:
-        roots = {"train": folder}
+    roots = _split_folders(folder)
     names = tuple(sorted(p.name for p in roots["train"].iterdir() if p.is_dir() and not p.name.startswith(".")))
     files = {part: _files(place, names) for part, place in roots.items()}
     suffixes = {p.suffix.lower() for paths, _ in files.values() for p in paths}
@@ -84,6 +81,27 @@ def _read(
     return assemble(parts, names, test_share=test_share, scale=1 / 255, place=folder)
 
 
+def _split_folders(folder: Path) -> dict[str, Path]:
+    """The folder of every split, or the folder itself as the training set if it contains classes."""
+    if not folder.is_dir():
+        kinds = {".npz": "npz", ".csv": "table", ".tsv": "table", ".parquet": "table"}
+        kind = kinds.get(folder.suffix.lower())
+        hint = f": set data.name={kind}" if kind else " with one folder per class"
+        raise MissingDataError(f"{folder} is a file, expected a folder{hint}")
+    found: dict[str, Path] = {}
+    for place in sorted(folder.iterdir()):
+        part = SPLIT_NAMES.get(place.name.lower())
+        if part is None or not place.is_dir():
+            continue
+        if part in found:
+            raise MissingDataError(f"{folder} has both {found[part].name} and {place.name}: remove one of them")
+        found[part] = place
+    if found and "train" not in found:
+        place = next(iter(found.values()))
+        raise MissingDataError(f"{folder} has a folder {place.name}, but none called train: add it, or rename {place}")
+    return found or {"train": folder}
+
+
 def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tensor]:
     """Paths of the images or recordings of one split in a fixed order, and their labels.
 
@@ -100,7 +118,9 @@ def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tenso
         paths += members
         labels += [label] * len(members)
     if not paths:
-        raise MissingDataError(f"{place}: no class folder contains images or .wav files")
+        tables = sorted(each for each in place.iterdir() if is_table(each) or each.suffix.lower() == ".npz")
+        hint = f"; to read {tables[0].name}, set data.path={tables[0]}" if tables else ""
+        raise MissingDataError(f"{place}: no class folder contains images or .wav files{hint}")
     return paths, torch.tensor(labels)
 
 

@@ -2,24 +2,26 @@
 
 The arrays are train_inputs [N, C, H, W] or [N, C, L] and train_labels [N], optionally the same for test_… and
 validation_…, …_lengths [N] for sequences of different lengths, and class_names. If the arrays are called `inputs`,
-`labels` and `lengths`, a fixed fifth of the samples becomes the test set. Labels are 0 … n − 1, and the training set
-must contain every class.
+`labels` and `lengths`, a fixed fifth of the samples becomes the test set. Labels are 0 … n − 1 or strings, and the
+training set must contain every class. Other orders of axes need the option `layout`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from ._arrange import arrange, check_layout, reshape_rows
 from ._dataset import Dataset, Source
 from ._files import DamagedDataError
 from ._pickles import load_arrays
 from ._splits import Samples
-from ._user_data import MAX_LISTED, SPLITS, TEST_SHARE, assemble, find
+from ._user_data import MAX_LISTED, SPLITS, TEST_SHARE, assemble, find, listed
 
 
 def _read(
@@ -29,63 +31,137 @@ def _read(
     seed: int,  # noqa: ARG001
     verify: bool,  # noqa: ARG001
     path: str | os.PathLike[str],
+    layout: str | None = None,
+    shape: Sequence[int] | int | None = None,
     test_share: float = TEST_SHARE,
 ) -> Source:
     """Read an .npz file.
 
     Options:
         path: the file, as a path or relative to the data root.
+        layout: order of the axes after the first: L, CL, LC, HW, CHW or HWC. Default: the channels come first; arrays
+            [N, H, W] of bytes are gray images; shapes that do not look like this are rejected.
+        shape: shape of a sample, if samples are flattened: [H, W], [C, H, W] or [L].
         test_share: the share of the samples that becomes the test set, if the file has none.
 
     """
     file = find(path, root)
-    if file.suffix != ".npz":
-        raise DamagedDataError(f"{file}: expected a file name that ends with .npz")
+    if file.suffix.lower() != ".npz" or file.is_dir():
+        raise DamagedDataError(f"{file}: expected a file whose name ends with .npz")
+    check_layout(layout)
     arrays = load_arrays(file)
     if "inputs" in arrays:
         arrays = {key if key == "class_names" else f"train_{key}": value for key, value in arrays.items()}
     known = {"class_names"} | {f"{part}_{kind}" for part in SPLITS for kind in ("inputs", "labels", "lengths")}
     if "train_inputs" not in arrays or not set(arrays) <= known:
         raise DamagedDataError(f"{file}: contains {sorted(arrays)}, expected train_inputs and some of {sorted(known)}")
-    parts = {part: _part(arrays, part, file) for part in SPLITS if f"{part}_inputs" in arrays}
-    if len({(part.inputs.shape[1:], part.inputs.dtype) for part in parts.values()}) > 1:
-        raise DamagedDataError(f"{file}: the shape or dtype of samples differs between the splits")
-    top = max(int(part.labels.max()) for part in parts.values())
-    given = arrays.get("class_names")
-    if given is not None and given.ndim != 1:
-        raise DamagedDataError(f"{file}, class_names: shape {given.shape}, expected a one-dimensional array of names")
-    if given is not None and top >= len(given):
-        raise DamagedDataError(f"{file}: label {top}, but there are only {len(given)} class_names")
-    count = top + 1 if given is None else len(given)
-    _check_no_gap(parts["train"].labels, count, file)
-    names = tuple(str(name) for name in (range(count) if given is None else given))
+    inputs = {part: _inputs(arrays, part, layout, shape, file) for part in SPLITS if f"{part}_inputs" in arrays}
+    kinds = {part: f"{list(each.shape[1:])} {each.dtype}" for part, each in inputs.items()}
+    if len(set(kinds.values())) > 1:
+        differ = ", ".join(f"{part} {kind}" for part, kind in kinds.items())
+        raise DamagedDataError(f"{file}: samples of all splits must have the same shape and dtype; got {differ}")
+    labels, names = _labels(arrays, inputs, file)
+    parts = {
+        part: Samples(torch.from_numpy(each), labels[part], _lengths(arrays, part, each, file))
+        for part, each in inputs.items()
+    }
     scale = 1 / 255 if parts["train"].inputs.dtype == torch.uint8 else 1.0
     return assemble(parts, names, test_share=test_share, scale=scale, place=file)
 
 
-def _part(arrays: dict[str, np.ndarray], part: str, file: Path) -> Samples:
-    inputs, labels = arrays[f"{part}_inputs"], arrays.get(f"{part}_labels")
-    where = f"{file}, {part}_inputs"
-    if inputs.ndim not in (3, 4) or not len(inputs):
-        raise DamagedDataError(
-            f"{where}: shape {inputs.shape}, expected [N, C, H, W] or [N, C, L] (C = 1 for a single channel)"
-        )
-    if inputs.ndim == 4 and inputs.shape[3] in (1, 3) and inputs.shape[1] > 4:
-        raise DamagedDataError(f"{where}: shape {inputs.shape} has the channels last; use numpy.moveaxis(x, -1, 1)")
+def _inputs(
+    arrays: dict[str, np.ndarray], part: str, layout: str | None, shape: Sequence[int] | int | None, file: Path
+) -> np.ndarray:
+    """The samples of a split, [N, C, L] or [N, C, H, W]."""
+    inputs, where = arrays[f"{part}_inputs"], f"{file}, {part}_inputs"
+    if inputs.ndim == 0 or not inputs.size:
+        raise DamagedDataError(f"{where}: shape {inputs.shape}, expected samples [N, C, H, W] or [N, C, L]")
+    inputs = arrange(inputs, layout, where) if shape is None else _reshaped(inputs, shape, layout, where)
     if inputs.dtype not in (np.uint8, np.int16, np.float16, np.float32, np.float64):
         raise DamagedDataError(f"{where}: dtype {inputs.dtype}, expected uint8, int16 or a float dtype")
     if inputs.dtype.kind == "f":
-        inputs = inputs.astype(np.float32)
-        if not np.isfinite(inputs).all():
+        with np.errstate(over="ignore"):
+            inputs = inputs.astype(np.float32)
+        finite = np.isfinite(inputs)
+        if not finite.all():
+            index = tuple(map(int, np.argwhere(~finite)[0]))
             raise DamagedDataError(
-                f"{where}: sample {int(np.argwhere(~np.isfinite(inputs))[0, 0])} contains values that are not finite"
+                f"{where}: sample {index[0]} contains values that are not finite, such as {inputs[index]} at {index}"
             )
-    if labels is None or labels.shape != (len(inputs),) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        found = "missing" if labels is None else f"{labels.dtype} of shape {labels.shape}"
-        raise DamagedDataError(f"{file}, {part}_labels: {found}, expected {len(inputs):,} integers of at least 0")
-    return Samples(
-        torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)), _lengths(arrays, part, inputs, file)
-    )
+    return inputs
+
+
+def _reshaped(inputs: np.ndarray, shape: Sequence[int] | int, layout: str | None, where: str) -> np.ndarray:
+    if inputs.ndim != 2:
+        raise DamagedDataError(f"{where}: shape {inputs.shape}, but data.shape is for flattened samples [N, values]")
+    return reshape_rows(inputs, shape, layout, where)
+
+
+def _labels(
+    arrays: dict[str, np.ndarray], inputs: dict[str, np.ndarray], file: Path
+) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
+    """The labels of every split as class numbers, and the names of the classes."""
+    given = {part: _checked_labels(arrays, part, len(each), file) for part, each in inputs.items()}
+    names = _class_names(arrays, file)
+    if given["train"].dtype.kind in "SU":
+        names = names or tuple(sorted(set(_strings(given["train"], f"{file}, train_labels"))))
+        numbers = {part: _numbered(each, names, f"{file}, {part}_labels") for part, each in given.items()}
+    else:
+        numbers = {part: torch.from_numpy(each.astype(np.int64)) for part, each in given.items()}
+    top = max(int(each.max()) for each in numbers.values())
+    if names is not None and top >= len(names):
+        raise DamagedDataError(f"{file}: label {top}, but there are only {len(names)} class_names: {listed(names)}")
+    count = top + 1 if names is None else len(names)
+    _check_no_gap(numbers["train"], count, file)
+    return numbers, names or tuple(map(str, range(count)))
+
+
+def _checked_labels(arrays: dict[str, np.ndarray], part: str, count: int, file: Path) -> np.ndarray:
+    labels, where = arrays.get(f"{part}_labels"), f"{file}, {part}_labels"
+    expected = f"expected {count:,} integers of at least 0, or strings"
+    if labels is None:
+        raise DamagedDataError(f"{where}: missing, {expected}")
+    if labels.shape != (count,) or labels.dtype.kind not in "iuSU":
+        raise DamagedDataError(f"{where}: {labels.dtype} of shape {labels.shape}, {expected}")
+    if labels.dtype.kind in "iu" and labels.min() < 0:
+        row = int(labels.argmin())
+        raise DamagedDataError(f"{where}: label {labels[row]} of sample {row}, {expected}")
+    if labels.dtype.kind != arrays["train_labels"].dtype.kind:
+        raise DamagedDataError(f"{where}: {labels.dtype}, but train_labels are {arrays['train_labels'].dtype}")
+    return labels
+
+
+def _strings(values: np.ndarray, where: str) -> list[str]:
+    """An array of strings, or of bytes in UTF-8, as strings. Empty ones are an error."""
+    strings = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values.tolist()
+    ]
+    if "" in strings:
+        raise DamagedDataError(f"{where}: the string of entry {strings.index('')} is empty")
+    return strings
+
+
+def _numbered(labels: np.ndarray, names: tuple[str, ...], where: str) -> torch.Tensor:
+    """Labels that are strings as class numbers."""
+    numbers = {name: number for number, name in enumerate(names)}
+    strings = _strings(labels, where)
+    for row, label in enumerate(strings):
+        if label not in numbers:
+            raise DamagedDataError(f"{where}: label {label!r} of sample {row}, expected one of {listed(names)}")
+    return torch.tensor([numbers[label] for label in strings])
+
+
+def _class_names(arrays: dict[str, np.ndarray], file: Path) -> tuple[str, ...] | None:
+    given = arrays.get("class_names")
+    if given is None:
+        return None
+    if given.ndim != 1:
+        raise DamagedDataError(f"{file}, class_names: shape {given.shape}, expected a one-dimensional array of names")
+    names = _strings(given, f"{file}, class_names")
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise DamagedDataError(f"{file}, class_names: {twice[0]!r} occurs twice, but every class needs its own name")
+    return tuple(names)
 
 
 def _check_no_gap(labels: torch.Tensor, count: int, file: Path) -> None:
@@ -95,24 +171,24 @@ def _check_no_gap(labels: torch.Tensor, count: int, file: Path) -> None:
     missing = list(islice((label for label in range(count) if label not in present), MAX_LISTED + 1))
     if missing:
         raise DamagedDataError(
-            f"{file}, train_labels: no samples of class {_listed(missing)} (found {_listed(found)}), expected "
+            f"{file}, train_labels: no samples of class {listed(missing)} (found {listed(found)}), expected "
             f"all of 0 … {count - 1}; numpy.unique(labels, return_inverse=True)[1] renumbers labels without gaps"
         )
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:MAX_LISTED])) + (", …" if len(numbers) > MAX_LISTED else "")
 
 
 def _lengths(arrays: dict[str, np.ndarray], part: str, inputs: np.ndarray, file: Path) -> torch.Tensor | None:
     lengths = arrays.get(f"{part}_lengths")
     if lengths is None:
         return None
-    fits = lengths.shape == (len(inputs),) and lengths.dtype.kind in "iu" and inputs.ndim == 3
-    if not fits or lengths.min() < 1 or lengths.max() > inputs.shape[-1]:
-        raise DamagedDataError(
-            f"{file}, {part}_lengths: expected {len(inputs):,} integers from 1 to {inputs.shape[-1]}, for sequences"
-        )
+    where, expected = f"{file}, {part}_lengths", f"expected {len(inputs):,} integers from 1 to {inputs.shape[-1]}"
+    if inputs.ndim != 3:
+        raise DamagedDataError(f"{where}: only series have lengths, but {part}_inputs are images")
+    if lengths.shape != (len(inputs),) or lengths.dtype.kind not in "iu":
+        raise DamagedDataError(f"{where}: {lengths.dtype} of shape {lengths.shape}, {expected}")
+    wrong = (lengths < 1) | (lengths > inputs.shape[-1])
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DamagedDataError(f"{where}: length {lengths[row]} of sample {row}, {expected}")
     return torch.from_numpy(lengths.astype(np.int64))
 
 

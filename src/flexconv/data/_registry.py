@@ -12,6 +12,7 @@ from . import (
     _cifar10,
     _digits,
     _folder,
+    _idx_pair,
     _imagenet,
     _kodak,
     _mnist,
@@ -35,6 +36,7 @@ _READERS = (
     _folder,
     _npz,
     _table,
+    _idx_pair,
 )
 _DATASETS: dict[str, Dataset] = {dataset.name: dataset for reader in _READERS for dataset in reader.DATASETS}
 _COMMON = ("protocol", "seed", "verify")  # arguments of every reader
