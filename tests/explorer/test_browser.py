@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -184,13 +186,13 @@ def test_keyboard_selects_layers_and_focus_is_visible(visit):
     label = page.execute_script("return getComputedStyle(document.activeElement.closest('label')).outlineStyle")
     assert label == "solid"
     reached = []
-    for _ in range(7):
+    for _ in range(12):
         page.switch_to.active_element.send_keys(keys.TAB)
         reached.append(page.execute_script("return document.activeElement.id"))
         assert page.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
         if reached[-1] == "pairs-canvas":
             break
-    assert reached == ["resolution", "whole", "out", "in", "pairs-canvas"]
+    assert [name for name in reached if name] == ["resolution", "whole", "out", "in", "pairs-canvas"]
     unnamed = """return [...document.querySelectorAll("input, select, button, canvas[tabindex], [role=img]")].filter(
         (e) => !e.getAttribute("aria-label") && !e.labels?.length && !e.textContent.trim()).map((e) => e.id)"""
     assert page.execute_script(unnamed) == []
@@ -370,3 +372,105 @@ def test_curves_of_two_trainings_share_a_chart(visit):
     text = find(visit("two"), "#training").text
     assert "A validation" in text
     assert "B validation" in text
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def download(browser, tmp_path):
+    """Press a button of the figure that contains an element, and return the saved file."""
+    settings = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", settings)
+
+    def press(selector, kind):
+        before = set(tmp_path.iterdir())
+        buttons = "arguments[0].closest('figure').querySelectorAll('.download')"
+        browser.execute_script(f"{buttons}[arguments[1]].click()", find(browser, selector), ["png", "csv"].index(kind))
+        for _ in range(100):
+            new = [path for path in tmp_path.iterdir() if path not in before and path.suffix == f".{kind}"]
+            if new:
+                return new[0]
+            time.sleep(0.05)
+        raise AssertionError(f"no {kind} file was saved for {selector}")
+
+    return press
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return header, rows
+
+
+def test_saves_the_kernel_as_csv(visit, download, models):
+    visit("two", address="#channelsA=1,2")
+    saved = download("#kernel", "csv")
+    assert saved.name == "small-stem-kernel.csv"
+    header, rows = table(saved)
+    assert header == ["height", "width", "value"]
+    stem = models["images"].stem
+    kernel = stem.kernel()[1, 2].detach().double().numpy()
+    values = np.array([[float(cell) for cell in row] for row in rows])
+    np.testing.assert_allclose(values[:, 2].reshape(kernel.shape), kernel, atol=np.abs(kernel).max() / 60_000)
+    first = [
+        (axis.first + start * axis.spacing - axis.current) / axis.spacing
+        for axis, (start, _) in zip(stem.axes, stem.taps, strict=True)
+    ]
+    assert values[0, :2] == pytest.approx(first)
+
+
+def test_saves_spectra_and_channel_pairs_as_csv(visit, download, models):
+    visit("series")
+    header, rows = table(download("#spectrum", "csv"))
+    assert header == ["frequency_position", "amplitude"]
+    assert float(rows[0][0]) == -1
+    header, rows = table(download("#pairs", "csv"))
+    assert header == ["output_channel", "input_channel", "position", "value"]
+    layer = models["series"].blocks[0].conv1
+    assert len(rows) == layer.out_channels * layer.in_channels * layer.extent[0]
+
+
+def test_saves_charts_as_csv(visit, download):
+    visit("two")
+    header, rows = table(download("#chart-sizes", "csv"))
+    assert header == ["layer", "name", "A height", "A width", "B height", "B width"]
+    assert rows[0][:2] == ["1", "stem"]
+    assert rows[-1][2:4] == ["", ""]  # the first network has fewer layers
+    header, rows = table(download("#chart-metric-loss-by-epoch", "csv"))
+    assert header == ["epoch", "A train", "B train"]
+    assert rows[1] == ["2", "1", "1"]
+    assert rows[15] == ["16", "0.125", ""]
+
+
+def test_saves_the_table_of_layers(visit, download, models):
+    visit("images")
+    header, rows = table(download("#table table", "csv"))
+    assert header[0] == "name"
+    assert [row[0] for row in rows] == ["stem", *(f"blocks.{block}.conv{n}" for block in (0, 1) for n in (1, 2))]
+    assert rows[0][header.index("parameters")] == str(sum(p.numel() for p in models["images"].stem.parameters()))
+
+
+@pytest.mark.parametrize("selector", ["#kernel", "#spectrum", "#pairs", "#chart-sizes", "#chart-metric-loss-by-epoch"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_saves_figures_as_png(visit, download, selector, scheme):
+    image = pytest.importorskip("PIL.Image")
+    page = visit("images", scheme=scheme)
+    width = page.execute_script(
+        "return arguments[0].closest('figure').getBoundingClientRect().width", find(page, selector)
+    )
+    picture = image.open(download(selector, "png")).convert("RGB")
+    assert picture.width == pytest.approx(2 * (width + 24), abs=2)
+    colours = {colour for _, colour in picture.getcolors(1 << 24)}
+    assert len(colours) > 20
+    corner = sum(picture.getpixel((2, 2)))
+    assert (corner > 600) == (scheme == "light")
+
+
+def test_every_figure_can_be_saved(visit):
+    page = visit("two")
+    figures = "return [...document.querySelectorAll('figure')].map((f) => f.querySelectorAll('.download').length)"
+    assert set(page.execute_script(figures)) == {2}
+    labels = page.execute_script("return [...document.querySelectorAll('.download')].map((b) => b.ariaLabel)")
+    assert "Save kernel as PNG" in labels
+    assert "Save all channel pairs as CSV" in labels

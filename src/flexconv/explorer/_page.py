@@ -29,6 +29,8 @@ SCRIPTS = (
     "curves.js",
     "charts.js",
     "captions.js",
+    "download.js",
+    "table.js",
     "panel.js",
     "page.js",
 )

@@ -16,10 +16,23 @@ function addFigure(section, name) {
   const plot = document.createElement("div");
   plot.className = "plot";
   plot.id = `chart-${name}`;
+  plot.setAttribute("role", "img");
   const caption = document.createElement("figcaption");
   figure.append(plot, caption);
   section.append(figure);
   return [plot, caption];
+}
+
+/* Finish a chart: its description for screen readers, and buttons to save it. */
+function finishChart(host, caption, series, xTitle) {
+  const label = caption.querySelector("b").textContent;
+  host.setAttribute("aria-label", `Chart: ${label}, by ${xTitle}`);
+  addDownloads(host.closest("figure"), () => ({
+    label: label.toLowerCase(),
+    name: fileName(...networks.map((network) => network.title), host.id.replace("chart-", "")),
+    heading: networks.map((network, index) => named(index, network.title)).join(" · "),
+    rows: seriesRows(series, xTitle),
+  }));
 }
 
 function chartPlot(host, xRange, yRange) {
@@ -125,6 +138,7 @@ function drawSizesByDepth(host, caption) {
   drawLines(host, [...grids, ...series], { ...titles, wholeY: true, mark: state.layer + 1 });
   caption.append(strong("Learned kernel size"), " of every layer.",
     legend(...series.map(entryFor), legendEntry("largest possible size", "axis", "stroke:var(--muted)")));
+  finishChart(host, caption, series, "layer");
 }
 
 function drawWorkByDepth(host, caption) {
@@ -147,6 +161,7 @@ function drawWorkByDepth(host, caption) {
   caption.append(strong("Multiply-adds"),
     " of every layer at its current kernel size, as a share of all convolutions and linear layers.",
     legend(...(networks.length > 1 ? series.map((each, i) => entryFor({ ...each, name: LETTERS[i] })) : [])));
+  finishChart(host, caption, series, "layer");
 }
 
 function drawFrequencyByDepth(host, caption) {
@@ -167,6 +182,7 @@ function drawFrequencyByDepth(host, caption) {
   drawLines(host, [...series, nyquist], { ...titles, mark: state.layer + 1 });
   caption.append(strong("Frequencies"), " of every kernel, along the axis where they are highest.",
     legend(...[...series, nyquist].map(entryFor)));
+  finishChart(host, caption, series, "layer");
 }
 
 /* --- training --- */
@@ -207,6 +223,7 @@ function drawMetric(host, caption, metric, histories, count) {
   });
   const name = metric[0].toUpperCase() + metric.slice(1).replaceAll("_", " ");
   caption.append(strong(name), " during training.", ...best, legend(...series.map(entryFor)));
+  finishChart(host, caption, series, count);
 }
 
 function drawSizesOverTime(host, caption, index, names, axis) {
@@ -224,4 +241,5 @@ function drawSizesOverTime(host, caption, index, names, axis) {
     legendEntry("first layer", "curve", `stroke:${colourOf("energy", shade(0))}`),
     names.length > 1 && legendEntry("last layer", "curve", `stroke:${colourOf("energy", shade(names.length - 1))}`),
     names.includes(chosen) && legendEntry(chosen, "curve", "stroke:var(--chosen);stroke-width:3")));
+  finishChart(host, caption, series, history.count);
 }

@@ -156,6 +156,7 @@ function drawAll() {
 buildHeader();
 buildLayers();
 buildControls();
+buildTable();
 showAddress();
 document.querySelector("#layers :checked").closest("li").scrollIntoView({ block: "nearest" });
 
@@ -168,4 +169,4 @@ new ResizeObserver(() => {
 }).observe(document.body);
 
 /* For the console of the browser, and for tests. */
-window.explorer = { data, state, current, spectrum1d, spectrum2d };
+window.explorer = { data, state, current, spectrum1d, spectrum2d, figurePng };

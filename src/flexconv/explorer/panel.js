@@ -13,7 +13,28 @@ function makePanel(network, index) {
   part["pairs-canvas"].addEventListener("pointerdown", (event) => pointAtPair(panel, event));
   part["kernel-canvas"].addEventListener("pointermove", (event) => readTap(panel, event));
   part["kernel-canvas"].addEventListener("pointerleave", () => { part.tap.textContent = ""; });
+  offerDownloads(panel);
   return panel;
+}
+
+function offerDownloads({ network, index, part }) {
+  const tables = {
+    kernel: (now) => kernelRows(now, now.kernel),
+    spectrum: spectrumRows,
+    pairs: pairRows,
+  };
+  for (const [what, rows] of Object.entries(tables)) {
+    addDownloads(part[what].closest("figure"), () => {
+      const now = current(index);
+      const scale = what === "pairs" || state.version === OWN ? "" : `×${short(SCALES[state.version])}`;
+      return {
+        label: what === "pairs" ? "all channel pairs" : what,
+        name: fileName(network.title, layerNames[state.layer], what, scale),
+        heading: [network.title, layerNames[state.layer], scale].filter(Boolean).join(" · "),
+        get rows() { return rows(now); },
+      };
+    });
+  }
 }
 
 /* --- selection --- */
