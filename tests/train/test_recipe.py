@@ -301,11 +301,13 @@ def test_recipes_are_immutable():
         ({"model": {"widths": [3]}}, "model needs 'name'"),
         ({"model": "flexnet3"}, r"model must be a mapping .* \{name: flexnet3\}; got 'flexnet3'"),
         (
-            {"data": {"name": "folder", "path": "x"}},
-            r"key of data .*data\.options.* 'path'",
+            {"data": {"name": "folder", "paht": "x"}},
+            r"unknown key of data 'paht'.*did you mean 'path'",
         ),
         ({"data": {}}, "data needs 'name'"),
         ({"data": {"name": "digits", "protocol": "papers"}}, "data.protocol 'papers'.*did you mean 'paper'"),
+        ({"data": {"name": "digits", "path": "x"}}, "unknown key of data 'path'"),
+        ({"data": {"name": "digits", "resolution": 0}}, "data.resolution must be at least 1 pixel; got 0"),
         ({"data": {"name": "digits", "validation": 1.0}}, "data.validation must be .* got 1.0"),
         ({"schedule": {"name": "cosin"}}, "schedule.name 'cosin'.*did you mean 'cosine'"),
         ({"precision": "bf32"}, "precision 'bf32'"),
@@ -375,6 +377,38 @@ def test_converts_strings_to_numbers():
     recipe = build_recipe(SMALL | {"optim": {"lr": 1, "kernel_norm": "1e-5"}})
     assert recipe.optim.kernel_norm == 1e-5
     assert isinstance(recipe.optim.lr, float)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("my.csv", "table"),
+        ("my.TSV", "table"),
+        ("my.csv.gz", "table"),
+        ("my.parquet", "table"),
+        ("my.npz", "npz"),
+        ("train-images-idx3-ubyte.gz", "idx"),
+        ("photos", "folder"),
+        ("photos.v2", "folder"),
+    ],
+)
+def test_path_of_data_implies_its_name(path, name):
+    data = build_recipe({"model": {"name": "flexnet3"}, "data": {"path": path}}).data
+    assert (data.name, data.options) == (name, {"path": path})
+    data = load_recipe("digits", [f"data.path={path}"]).data
+    assert (data.name, data.options, data.resolution) == (name, {"path": path}, 16)
+
+
+def test_options_of_data_may_stand_beside_its_name():
+    beside = {"name": "table", "path": "a.csv", "label": "kind", "validation": 0.1}
+    nested = {"name": "table", "options": {"path": "a.csv", "label": "kind"}, "validation": 0.1}
+    assert build_recipe(SMALL | {"data": beside}) == build_recipe(SMALL | {"data": nested})
+    for data in (beside, nested):
+        for key in ("path", "options.path"):
+            changed = build_recipe(reading.merge(SMALL | {"data": data}, reading.parse_override(f"data.{key}=b.csv")))
+            assert changed.data.options == {"path": "b.csv", "label": "kind"}
+            other = build_recipe(reading.merge(SMALL | {"data": data}, reading.parse_override(f"data.{key}=b.npz")))
+            assert (other.data.name, other.data.options, other.data.validation) == ("npz", {"path": "b.npz"}, 0.1)
 
 
 def test_model_options_can_be_nested():

@@ -21,6 +21,7 @@ from ._splits import DataSplits, MappedRows, Samples, Split
 from ._status import Status, fetch, status
 from ._table import Table, read_table
 from ._unlabelled import Unlabelled, read_unlabelled
+from ._user_data import dataset_for
 from ._wav import read_wav
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "check_options",
     "data_root",
     "dataset",
+    "dataset_for",
     "describe_root",
     "fetch",
     "import_pillow",

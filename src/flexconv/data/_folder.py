@@ -23,7 +23,7 @@ from ._recordings import FEATURES, FULL_SCALE, read_recordings
 from ._resize import resize_images
 from ._splits import Samples
 from ._table_file import is_table
-from ._user_data import SPLIT_NAMES, TEST_SHARE, assemble, find
+from ._user_data import SPLIT_NAMES, TEST_SHARE, assemble, dataset_for, find
 
 MODES = {"color": "RGB", "gray": "L", "colour": "RGB", "grey": "L"}
 
@@ -84,9 +84,8 @@ def _read(
 def _split_folders(folder: Path) -> dict[str, Path]:
     """The folder of every split, or the folder itself as the training set if it contains classes."""
     if not folder.is_dir():
-        kinds = {".npz": "npz", ".csv": "table", ".tsv": "table", ".parquet": "table"}
-        kind = kinds.get(folder.suffix.lower())
-        hint = f": set data.name={kind}" if kind else " with one folder per class"
+        kind = dataset_for(folder)
+        hint = f"; set data.name={kind} to read it" if kind != "folder" else " with one folder per class"
         raise MissingDataError(f"{folder} is a file, expected a folder{hint}")
     found: dict[str, Path] = {}
     for place in sorted(folder.iterdir()):

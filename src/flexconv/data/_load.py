@@ -72,7 +72,7 @@ def check_options(name: str, given: dict[str, Any]) -> None:
     for option, default in known.items():
         if default is inspect.Parameter.empty and option not in given:
             raise ArgumentError(
-                f"data set {name!r} needs the option {option!r}: set data.options.{option} in a recipe, or add "
+                f"data set {name!r} needs the option {option!r}: set data.{option} in a recipe, or add "
                 f"--data-option {option}=… after --data"
             )
 

@@ -12,7 +12,9 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
 from ._files import DamagedDataError, MissingDataError
 from ._holdout import stratified_holdout
+from ._idx import is_idx
 from ._splits import Samples
+from ._table_file import is_table
 
 SPLITS = ("train", "validation", "test")
 #: How users call the splits, in lower case → split
@@ -23,6 +25,18 @@ SPLIT_NAMES = {
 }
 TEST_SHARE, TEST_SEED = 0.2, 0
 MAX_LISTED = 8  # entries of a list in messages
+
+
+def dataset_for(path: str | os.PathLike[str]) -> str:
+    """The name of the data set that reads a path: "table", "npz", "idx" or, for any other name, "folder"."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path must be a string (in YAML, quote it if it looks like a number); got {path!r}")
+    file = Path(path)
+    if is_table(file):
+        return "table"
+    if is_idx(file):
+        return "idx"
+    return "npz" if file.suffix.lower() == ".npz" else "folder"
 
 
 def find(path: str | os.PathLike[str], root: Path, *, option: str = "path") -> Path:

@@ -28,7 +28,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import data as datasets
 from .._arguments import unknown_name
+from ..data import dataset_for
 from ..errors import ArgumentError, ArgumentTypeError, MissingFileError, MissingPackageError
 from .recipe import KINDS, RETIRED, AnyRecipe, DataRecipe, ModelRecipe
 
@@ -84,6 +86,7 @@ def list_recipes() -> dict[str, str]:
     return {name: _tree(name).get("about", "") for name in names}
 
 
+_DATA_KEYS = {f.name for f in dataclasses.fields(DataRecipe)}
 _BELONGS_TO = {"options": "name", "generator_options": "generator"}  # options of a data set, of a generator
 
 
@@ -91,7 +94,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """Return `base` updated with `changes`. Nested mappings are merged key by key.
 
     If `changes` name another model, generator or data set, the options of the old one are dropped, except for
-    `model.pretrained`.
+    `model.pretrained`. A path of data implies the name of the data set.
     """
     result = dict(base)
     for options, owner in _BELONGS_TO.items():
@@ -102,11 +105,27 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         if key == "model" and isinstance(old, Mapping) and isinstance(value, Mapping) and "name" in value:
             kept = {k: v for k, v in old.items() if k == "pretrained"}
             result[key] = merge(old if value["name"] == old.get("name") else kept, value)
+        elif key == "data" and isinstance(old, Mapping) and isinstance(value, Mapping):
+            result[key] = _merge_data(old, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             result[key] = merge(old, value)
         else:
             result[key] = value
     return result
+
+
+def _merge_data(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`merge` for the data of a recipe, whose options may stand under `options` or beside it."""
+    given = changes.get("options")
+    given = given if isinstance(given, Mapping) else {}
+    path = changes.get("path", given.get("path"))
+    if path is not None and "name" not in changes:
+        changes = {"name": dataset_for(path), **changes}
+    replaced = "name" in changes and changes["name"] != base.get("name")
+    kept = {k: v for k, v in base.items() if k in _DATA_KEYS or not (replaced or k in given)}
+    if replaced:
+        kept.pop("options", None)
+    return merge(kept, changes)
 
 
 def _tree(name: str) -> dict[str, Any]:
@@ -243,6 +262,8 @@ def _build(cls: type, tree: object, path: str) -> Any:
         options = _mapping(tree.get("options"), f"{path}.options")
         options |= {key: value for key, value in tree.items() if key not in (*own, "options")}
         tree = {**own, "options": options}
+    if cls is DataRecipe:
+        tree = _nest_data_options(tree, path)
     hints, values = typing.get_type_hints(cls), {}
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key, value in tree.items():
@@ -251,8 +272,7 @@ def _build(cls: type, tree: object, path: str) -> Any:
             _check_retired(name, value, RETIRED[path][key])
             continue
         if key not in fields:
-            own = " (options of the data set belong under data.options)" if cls is DataRecipe else ""
-            unknown_name(f"key of {path or 'the recipe'}{own}", key, fields)
+            unknown_name(f"key of {path or 'the recipe'}", key, fields)
         values[key] = _convert(hints[key], value, name)
     missing = [
         name
@@ -262,6 +282,22 @@ def _build(cls: type, tree: object, path: str) -> Any:
     if missing:
         raise ArgumentError(f"{path or 'the recipe'} needs {', '.join(map(repr, missing))}")
     return cls(**values)
+
+
+def _nest_data_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Move the options of a data set under `options`, and find the name of the data set by its path."""
+    options = _mapping(tree.get("options"), f"{path}.options")
+    beside = {key: value for key, value in tree.items() if key not in _DATA_KEYS and key not in RETIRED[path]}
+    options |= beside
+    nested = {key: value for key, value in tree.items() if key not in beside}
+    if "name" not in nested and "path" in options:
+        nested["name"] = dataset_for(options["path"])
+    name = nested.get("name")
+    known = datasets.options(name) if name in datasets.list_datasets() else {}
+    for key in beside:
+        if key not in known:
+            unknown_name(f"key of {path}", key, {*_DATA_KEYS, *known})
+    return {**nested, "options": options} if options else nested
 
 
 def _check_retired(name: str, value: object, fixed: object) -> None:

@@ -65,6 +65,8 @@ class DataRecipe:
             raise ArgumentError(
                 f"data.validation must be a fraction of the training set, at least 0 and below 1; got {self.validation}"
             )
+        if self.resolution is not None and self.resolution < 1:
+            raise ArgumentError(f"data.resolution must be at least 1 pixel; got {self.resolution}")
 
     @property
     def augmentation(self) -> str | None:
