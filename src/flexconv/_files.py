@@ -7,7 +7,7 @@ import os
 import uuid
 from pathlib import Path
 
-from .errors import MissingFileError
+from .errors import ExistingFileError, MissingFileError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -36,6 +36,12 @@ def refuse_unwritable(path: Path, example: str) -> None:
         raise MissingFileError(f"cannot write {path.name}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"cannot write {path.name}: the folder {path.parent} is read-only")
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise an error if there is a file at `path`."""
+    if path.exists():
+        raise ExistingFileError(f"{path} exists already: give another name, or --force (force=True) to replace it")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -32,6 +32,10 @@ class MissingFileError(FlexConvError, FileNotFoundError):
     """A file or a folder does not exist."""
 
 
+class ExistingFileError(FlexConvError, FileExistsError):
+    """A file exists and was not replaced."""
+
+
 class MissingPackageError(FlexConvError, ModuleNotFoundError):
     """An optional package is not installed.
 

@@ -154,7 +154,7 @@ def _is_mistake_of_user(error: Exception) -> bool:
     """Whether the user can mend the error on the command line or in a recipe, rather than on the machine or in data."""
     from ..data import DataError
 
-    mistakes = (ArgumentError, ArgumentTypeError, FileNotFoundError, RunError)
+    mistakes = (ArgumentError, ArgumentTypeError, FileNotFoundError, FileExistsError, RunError)
     return isinstance(error, mistakes) and not isinstance(error, DataError)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._files import refuse_existing, refuse_unwritable
 from ..errors import ArgumentError
 from ._common import Root, print_table, say
 from ._model import ModelName, Scorer, load_model, load_with_data, part_of
 from ._resample import sizes
 
 if TYPE_CHECKING:
+    from ..data import Split
+    from ..export import ExportReport
     from ..models import Model
 
 
@@ -31,9 +35,23 @@ def export(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File to write. [default: the name of the model, in this folder]"),
+        typer.Option(
+            metavar="FILE",
+            help="File to write, with the suffix .onnx, .pt2 or .safetensors. [default: the name of the model, in this "
+            "folder]",
+        ),
     ] = None,
+    preprocessing: Annotated[
+        bool | None,
+        typer.Option(
+            "--preprocessing/--no-preprocessing",
+            help="Include the standardization, so that the file accepts raw pixels or samples, or export the bare "
+            "network for standardized inputs. [default: included if the model knows its statistics]",
+        ),
+    ] = None,
+    logits: Annotated[bool, typer.Option("--logits", help="Return logits instead of probabilities.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8-bit integers. Only for onnx.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     test: Annotated[
         bool, typer.Option("--test", help="Evaluate the model and the file on the test data of its training run.")
     ] = False,
@@ -41,35 +59,65 @@ def export(
 ) -> None:
     """Export a trained model for use without flexconv.
 
-    The exported network is run and compared with the model before the file is written.
+    The file takes raw pixels or samples and returns the probabilities of the classes. Its metadata describe both. The
+    exported network is run and compared with the model before the file is written.
     """
     from .. import export as exporting
     from ..export import SUFFIXES, format_of
 
-    format = format_of(out or "", format)  # noqa: A001
+    format = format_of("", format or "onnx") if out is None or out.is_dir() else format_of(out, format)  # noqa: A001
     if int8 and format != "onnx":
         raise ArgumentError(f"--int8 needs --format onnx; got --format {format}")
     if test and resolution is not None:
         raise ArgumentError(
             "--test evaluates at the resolution of the training: leave out either --resolution or --test"
         )
+    name = Path(model).resolve().name
+    file = out or Path(name + SUFFIXES[format])
+    refuse_unwritable(file, name + SUFFIXES[format])  # before anything is loaded
+    if not force:
+        refuse_existing(file)
     network, recipe, data = load_with_data(model, None, root) if test else (*load_model(model), None)
     if data is not None and data.train.lengths is not None:
         raise ArgumentError(
             f"{data.name} has series of unequal length, which exported files do not accept: leave out --test"
         )
-    scale = None if resolution is None else _scale(network, model, resolution)
-    name = Path(model).resolve().name + SUFFIXES[format]
-    report = exporting.export(network, out or Path(name), format=format, scale=scale, quantize=int8)
+    report = exporting.export(
+        network,
+        file,
+        format=format,
+        scale=None if resolution is None else _scale(network, model, resolution),
+        preprocessing=preprocessing,
+        output="logits" if logits else None,
+        name=name,
+        quantize=int8,
+        force=force,
+    )
     say(str(report))
     if data is not None:
-        scorer = Scorer(recipe, device="cpu", batch_size=None)
-        batches = scorer.batches(part_of(data, "test"), network)
-        both = {"model": network, "file": exporting.ExportedFile(report)}
-        scores = [(name, scorer(each, batches)) for name, each in both.items()]
-        titles = ("", "test accuracy", "loss", "samples")
-        rows = [(name, f"{100 * s.accuracy:.2f} %", f"{s.loss:.4f}", f"{s.count:,}") for name, s in scores]
-        print_table(titles, rows, right=titles[1:])
+        _test(network, report, part_of(data, "test"), Scorer(recipe, device="cpu", batch_size=None))
+
+
+def _test(network: Model, report: ExportReport, split: Split, scorer: Scorer) -> None:
+    """Print the accuracy of the model and of the file."""
+    from ..export import ExportedFile
+
+    file: Any = ExportedFile(report, logits=True)
+    raw = report.metadata["preprocessing"] == "included"
+    scores = {
+        "model": scorer(network, scorer.batches(split, network)),
+        "file": scorer(file, scorer.batches(_raw(split) if raw else split, network)),
+    }
+    titles = ("", "test accuracy", "loss", "samples")
+    rows = [(name, f"{100 * s.accuracy:.2f} %", f"{s.loss:.4f}", f"{s.count:,}") for name, s in scores.items()]
+    print_table(titles, rows, right=titles[1:])
+
+
+def _raw(split: Split) -> Split:
+    """The split without standardization."""
+    import torch
+
+    return replace(split, scale=1.0, mean=torch.zeros(()), std=torch.ones(()))
 
 
 def _scale(network: Model, name: str, resolution: str) -> list[float]:

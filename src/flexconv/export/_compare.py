@@ -13,6 +13,8 @@ from ..errors import ArgumentError
 from ._example import Tensors, other_examples
 from ._report import Comparison, ExportError, described
 
+SMALLEST = 1e-30  # probabilities below are rounded to few bits in float32
+
 Runner = Callable[[Tensors], Sequence[torch.Tensor]]
 
 
@@ -66,8 +68,12 @@ def make_cases(model: nn.Module, example: Tensors, *, fixed_sizes: bool) -> list
     return cases + accepted
 
 
-def compare(run: Runner, cases: Sequence[Case]) -> tuple[Comparison, ...]:
-    """The error of the exported file for each case. Cases that it fails on and need not accept are left out."""
+def compare(run: Runner, cases: Sequence[Case], *, probabilities: bool = False) -> tuple[Comparison, ...]:
+    """The error of the exported file for each case. Cases that it fails on and need not accept are left out.
+
+    Probabilities are compared by their logarithms. They say as much as logits, whereas probabilities that are almost 0
+    and 1 agree even if logits do not.
+    """
     results = []
     for inputs, truth, needed in cases:
         try:
@@ -81,6 +87,8 @@ def compare(run: Runner, cases: Sequence[Case]) -> tuple[Comparison, ...]:
                 f"for inputs {_shapes_text(inputs)} the model returns {_shapes_text(truth)}, but the exported file "
                 f"returns {_shapes_text(found)}"
             )
+        if probabilities:
+            found, truth = ([each.clamp(min=SMALLEST).log() for each in tensors] for tensors in (found, truth))
         errors = [_relative_error(mine, theirs) for mine, theirs in zip(found, truth, strict=True)]
         results.append(Comparison(tuple(tuple(each.shape) for each in inputs), max(errors)))
     return tuple(results)

@@ -1,7 +1,8 @@
 """Plain convolutions in one safetensors file.
 
 Its tensors are the state dict of the materialized network. Its metadata describe in JSON, under "flexconv.conv", what
-replaces each FlexConv: the arguments of a `torch.nn.ConvNd`, and the padding before it if that is not symmetric.
+replaces each FlexConv: the arguments of a `torch.nn.ConvNd`, and the padding before it if that is not symmetric. The
+other entries of the metadata describe input and output, as in the other formats.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from torch import nn
 from .._version import __version__
 from ..errors import ArgumentError
 from ..materialize import CONV_LAYERS, PADDING_LAYERS
-from ..models import ARCHITECTURES
+from ..models import ARCHITECTURES, Inputs, Model
 from ..nn import FlexConvNd
+from ._metadata import INPUTS, Metadata, as_text
 
 FORMAT = 1
 KEY = "flexconv.conv"
@@ -41,7 +43,7 @@ _ARGUMENTS = (
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 
-def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
+def save_conv(model: nn.Module, plain: nn.Module, metadata: Metadata) -> bytes:
     """The content of the file for a model and its materialized version `plain`."""
     places = [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, FlexConvNd)]
     entries = {
@@ -52,7 +54,7 @@ def save_conv(model: nn.Module, plain: nn.Module) -> bytes:
         "convolutions": {name: _described(plain.get_submodule(name)) for name in places},
     }
     state = {name: tensor.detach().contiguous().clone() for name, tensor in plain.state_dict().items()}
-    return safetensors.torch.save(state, metadata={"format": "pt", KEY: json.dumps(entries)})
+    return safetensors.torch.save(state, metadata={"format": "pt", KEY: json.dumps(entries), **as_text(metadata)})
 
 
 def _config(model: nn.Module) -> dict[str, Any] | None:
@@ -93,13 +95,14 @@ def load_conv(path: str | os.PathLike[str], model: nn.Module | None = None) -> n
         plain = load_conv("model.safetensors")                  # a network of flexconv.models, or a single layer
         plain = load_conv("mine.safetensors", MyNetwork())      # your own: any instance shows where the layers go
 
-    `model` is not changed. Nothing in the file is executed.
+    `model` is not changed. Nothing in the file is executed. The `inputs` of a network of flexconv.models are restored:
+    `plain(plain.inputs(raw))`.
     """
     return parse_conv(Path(path).read_bytes(), model, where=str(path))
 
 
 def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Module:
-    entries, state = _read(content, where)
+    entries, inputs, state = _read(content, where)
     owned = model is not None
     try:
         layers = {
@@ -124,10 +127,13 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
         result.load_state_dict(state, assign=not owned)
     except RuntimeError as error:
         raise ArgumentError(f"{where} does not fit {type(model).__name__}: {' '.join(str(error).split())}") from error
+    if inputs is not None and isinstance(result, Model):
+        result.inputs = inputs
     return result.eval()
 
 
-def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _read(content: bytes, where: str) -> tuple[dict[str, Any], Inputs | None, dict[str, torch.Tensor]]:
+    """The description of the convolutions, that of the inputs if there is one, and the state dict."""
     try:
         state = safetensors.torch.load(content)
     except (safetensors.SafetensorError, KeyError) as error:
@@ -142,7 +148,8 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], dict[str, torch.T
     if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
         version = entries.get("flexconv", "unknown") if isinstance(entries, Mapping) else "unknown"
         raise ArgumentError(f"{where} was written by flexconv {version} in a format that this version cannot read")
-    return dict(entries), state
+    inputs = header["__metadata__"].get(INPUTS)  # not in older files
+    return dict(entries), None if inputs is None else Inputs.read(json.loads(inputs)), state
 
 
 def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -> nn.Module:

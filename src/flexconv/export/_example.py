@@ -10,7 +10,8 @@ from torch import nn
 
 from .._arguments import per_axis
 from ..errors import ArgumentError, ArgumentTypeError
-from ..models import trained_size
+from ..models import Inputs, trained_size
+from ._standalone import raw_dtype, raw_noise, raw_shape
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -23,8 +24,12 @@ def make_example(
     model: nn.Module,
     example: torch.Tensor | Sequence[torch.Tensor] | None,
     shape: Sequence[int] | None,
+    preprocessing: Inputs | None,
 ) -> Tensors:
-    """The given inputs, or noise of the given shape, or noise of the size that a network of flexconv.models is for."""
+    """The given inputs, or noise of the given shape, or noise of the size that a network of flexconv.models is for.
+
+    With preprocessing, the first input consists of raw samples.
+    """
     if example is not None and shape is not None:
         raise ArgumentError(f"give either example or shape, not both; got shape={tuple(shape)} as well")
     if example is not None:
@@ -33,11 +38,27 @@ def make_example(
             raise ArgumentTypeError(
                 f"example must be a tensor, or a tuple with all tensors that forward takes; got {example!r}"
             )
-        return tuple(each.detach().cpu() for each in tensors)
+        return _checked(tuple(each.detach().cpu() for each in tensors), preprocessing)
     if shape is None:
-        shape = _own_shape(model)
+        shape = _own_shape(model) if preprocessing is None else (1, *raw_shape(preprocessing))
     sizes = per_axis("shape", tuple(shape), len(tuple(shape)), minimum=1)
+    if preprocessing is not None:
+        return (raw_noise(preprocessing, sizes),)
     return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)
+
+
+def _checked(example: Tensors, preprocessing: Inputs | None) -> Tensors:
+    """The example, if it has the dtypes that the file will expect."""
+    wanted = torch.float32 if preprocessing is None else raw_dtype(preprocessing)
+    if preprocessing is not None and example[0].dtype != wanted:
+        raise ArgumentError(
+            f"the file standardizes raw samples, which are {wanted}, but the example is {example[0].dtype}: give raw "
+            f"samples, or preprocessing=False for standardized inputs"
+        )
+    for each in example:
+        if each.is_floating_point() and each.dtype != torch.float32:
+            raise ArgumentError(f"export writes float32, but the example is {each.dtype}: convert it with .float()")
+    return example
 
 
 def _own_shape(model: nn.Module) -> tuple[int, ...]:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._arguments import positive, unknown_name
-from .._files import refuse_unwritable, write_atomically
+from .._files import refuse_existing, refuse_unwritable, write_atomically
 from ..errors import ArgumentError, ArgumentTypeError
 from ..materialize import materialize
-from ..models import Inputs
+from ..models import Inputs, Model
 from ..nn import FlexConvNd
 from ..resolution import at_resolution
 from ._compare import Case, Runner, compare, make_cases
 from ._conv import parse_conv, save_conv
 from ._example import Tensors, free_axes, make_example
+from ._metadata import Metadata, as_text, describe
 from ._onnx import OPSET, quantize_onnx, require_onnx, run_onnx, save_onnx
 from ._report import Comparison, ExportError, ExportReport
+from ._standalone import Standalone, check_classes, has_one_size, included_preprocessing, inputs_at, output_of
 from ._trace import axes_of, axis_names, run_pt2, save_pt2, trace
 
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "conv": ".safetensors"}
@@ -40,101 +42,168 @@ def export(
     example: torch.Tensor | Sequence[torch.Tensor] | None = None,
     shape: Sequence[int] | None = None,
     scale: float | Sequence[float] | None = None,
+    preprocessing: bool | None = None,
+    output: str | None = None,
+    name: str | None = None,
     fixed_sizes: bool = False,
     quantize: bool = False,
     rtol: float = 1e-5,
+    force: bool = False,
 ) -> ExportReport:
     """Write a model for use without flexconv and check that the file computes the same.
 
         export(model, "model.onnx")                                     # a network of flexconv.models
         export(mine, "mine.pt2", shape=(1, 3, 32, 32))                  # any module with FlexConvs in it, or none
         export(model, "large.onnx", scale=2)                            # for inputs with twice as many samples
+        export(model, "bare.onnx", preprocessing=False)                 # standardized inputs, logits
 
     FlexConvs are replaced by plain convolutions first. The file computes what the model computes in eval mode and
-    float32, for any batch (axis 0 of every input) and any size (axes from 2 on). Before it is written, it is run and
-    compared with `model`: on the example, on other batches, and on larger and smaller sizes that the model accepts.
-    The model is not changed. A model without FlexConvs is exported as it is.
+    float32, for any batch (axis 0 of every input) and any size (axes from 2 on). If the model has `inputs`, as trained
+    networks of flexconv.models have, an "onnx" or "pt2" file computes softmax(model(model.inputs(raw))): it takes raw
+    pixels or samples and returns the probabilities of the classes. Its metadata name the classes and describe the
+    input. Before the file is written, it is run and compared with `model`: on the example, on other batches, and on
+    larger and smaller sizes that the model accepts. The model is not changed. A model without FlexConvs is exported as
+    it is.
 
     Arguments:
-        path: the file. Its folder must exist. An existing file is replaced atomically, and only if the export succeeds.
+        model: the model.
+        path: the file. Its folder must exist. The file is written in one step, and only if the export succeeds.
         format: "onnx" (opset 18, for onnxruntime and others), "pt2" (for `torch.export.load`), or "conv" (safetensors,
-            for `flexconv.export.load_conv`). By default the suffix of the file decides (.onnx, .pt2, .safetensors), and
-            "onnx" is used for any other suffix. A format and a suffix that contradict each other are an error.
-        example: an input, or a tuple with all inputs of forward. Floats must be float32.
+            for `flexconv.export.load_conv`). By default the suffix of the file decides: .onnx, .pt2 or .safetensors.
+            Any other suffix is an error.
+        example: an input, or a tuple with all inputs of forward. Floats must be float32. With preprocessing, the first
+            one consists of raw samples.
         shape: the shape [batch, channels, …] of an input, instead of example. Networks of flexconv.models need neither.
         scale: the resolution of the inputs relative to that of the training, as in `flexconv.at_resolution`.
+        preprocessing: whether the file contains the preprocessing `model.inputs`. The default is True if the model has
+            it, but False for "conv", which always holds the bare network.
+        output: "probabilities" (softmax over axis 1) or "logits". The default is "probabilities" for a file with
+            preprocessing, and what the model returns for a file without.
+        name: the name of the network in the metadata. The default is the name of its class.
         fixed_sizes: only the batch may vary. For models with a layer that accepts a single size.
         quantize: compute convolutions and matrix products in int8. Only for "onnx". The float32 version is compared
             first, and the report has both errors. Results then depend slightly on the other samples in a batch.
-        rtol: the largest accepted ‖file − model‖ / ‖model‖ in float32.
+        rtol: the largest accepted ‖file − model‖ / ‖model‖ in float32. Probabilities are compared by their logarithms.
+        force: replace the file if it exists. By default, this is an error.
 
     Raises:
         ExportError: the model cannot be exported, or the file differs from it by more than rtol. No file is written.
+        ExistingFileError: the file exists, and `force` is False.
 
     """
-    format = format_of(path, format)  # noqa: A001
-    if quantize and format != "onnx":
-        raise ArgumentError(f'quantize=True needs format="onnx"; got format={format!r}')
-    positive("rtol", rtol)
     target = Path(path)
     refuse_unwritable(target, "model.onnx")
+    format = format_of(path, format)  # noqa: A001
+    if not force:
+        refuse_existing(target)
+    _check_options(format, preprocessing=preprocessing, output=output, quantize=quantize)
+    positive("rtol", rtol)
     if format == "onnx":
         require_onnx()
-    model = _prepared(model, scale)
-    inputs = make_example(model, example, shape)
-    for each in inputs:
-        if each.is_floating_point() and each.dtype != torch.float32:
-            raise ArgumentError(f"export writes float32, but the example is {each.dtype}: convert it with .float()")
-    cases = make_cases(model, inputs, fixed_sizes=fixed_sizes)
-    flexible = any(isinstance(module, FlexConvNd) for module in model.modules())
-    plain = materialize(model) if flexible else copy.deepcopy(model)
-
-    if format == "conv":
-        content, axes = save_conv(model, plain), _wanted_axes(inputs, fixed_sizes)
-        comparisons = _checked(lambda: _run_conv(content, model), cases, rtol)
-    else:
-        program = trace(plain, inputs, fixed_sizes=fixed_sizes)
-        axes = axes_of(program, inputs, fixed_sizes=fixed_sizes)
-        if format == "pt2":
-            content = save_pt2(program)
-            comparisons = _checked(lambda: run_pt2(content), cases, rtol)
-        else:
-            names = axis_names(program, inputs, fixed_sizes=fixed_sizes)
-            content = save_onnx(program, _output_names(model, inputs), names, _notes(model))
-            comparisons = _checked(lambda: run_onnx(content), cases, rtol)
+    subject = _subject(model, scale, format, preprocessing, output, name)
+    inputs = make_example(subject.model, example, shape, subject.preprocessing)
+    fixed_sizes |= has_one_size(subject.preprocessing, inputs[0])
+    cases = make_cases(subject.whole, inputs, fixed_sizes=fixed_sizes)
+    if subject.inputs is not None and len(cases[0].truth) == 1:
+        check_classes(subject.inputs, cases[0].truth[0])
+    metadata = describe(
+        subject.name,
+        subject.inputs,
+        shape=tuple(inputs[0].shape),
+        preprocessing=subject.preprocessing is not None,
+        output=subject.output,
+    )
+    content, axes, run = _written(subject, inputs, metadata, format, fixed_sizes=fixed_sizes)
+    softmax = subject.output == "probabilities"
+    comparisons = _checked(run, cases, rtol, probabilities=softmax)
     quantized: tuple[Comparison, ...] = ()
     if quantize:
         content = quantize_onnx(content)
-        quantized = _checked(lambda: run_onnx(content), cases, 1.0)  # a larger error means a broken network
+        # a larger error means a broken network
+        quantized = _checked(lambda: run_onnx(content), cases, 1.0, probabilities=softmax)
+    if not force:
+        refuse_existing(target)  # an export takes seconds
     write_atomically(target, content)
-    return ExportReport(target, format, len(content), axes, comparisons, OPSET if format == "onnx" else None, quantized)
+    opset = OPSET if format == "onnx" else None
+    return ExportReport(target, format, len(content), axes, comparisons, opset, quantized, metadata)
 
 
 def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa: A002
     """The requested format of a file, or the one that its suffix stands for."""
     if format is not None and format not in FORMATS:
         unknown_name("export format", format, FORMATS)
-    suffix = Path(path).suffix.lower()
+    file, suffix = Path(path).name, Path(path).suffix.lower()
     named = next((each for each, its in SUFFIXES.items() if its == suffix), None)
-    if format is not None and named not in (None, format):
+    known = ", ".join(f"{its} ({each})" for each, its in SUFFIXES.items())
+    if format is not None and suffix not in ("", SUFFIXES[format]):
         raise ArgumentError(
-            f"format={format!r} does not match {Path(path).name}, as {suffix} is for {named!r}: use the suffix "
-            f"{SUFFIXES[format]}, or leave out the format"
+            f"format={format!r} does not match {file}: use the suffix {SUFFIXES[format]}, or leave out the format. "
+            f"Suffixes: {known}"
+        )
+    if format is None and named is None:
+        raise ArgumentError(
+            f"the format of {file} is unknown: its suffix must be one of {known}; got {suffix or 'no suffix'}"
         )
     return format or named or "onnx"
 
 
-def _notes(model: nn.Module) -> dict[str, str]:
-    """How inputs are prepared, if the network knows it."""
-    inputs = getattr(model, "inputs", None)
-    return {"flexconv.inputs": json.dumps(inputs.plain(), ensure_ascii=False)} if isinstance(inputs, Inputs) else {}
+def _check_options(format: str, *, preprocessing: bool | None, output: str | None, quantize: bool) -> None:  # noqa: A002
+    """Raise an error for options that a format does not have."""
+    if quantize and format != "onnx":
+        raise ArgumentError(f'quantize=True needs format="onnx"; got format={format!r}')
+    if format == "conv" and (preprocessing or output == "probabilities"):
+        wrong = "preprocessing=True" if preprocessing else "output='probabilities'"
+        raise ArgumentError(
+            f'{wrong} needs format="onnx" or "pt2": a "conv" file holds the convolutions of the bare network'
+        )
+
+
+# --- the network in the file ------------------------------------------------------------------------------------------
+
+
+class Subject(NamedTuple):
+    """What is exported."""
+
+    name: str
+    model: nn.Module
+    """The network at its resolution, in eval mode, on the CPU."""
+    inputs: Inputs | None
+    """How the network is fed, if it is known, with the size at its resolution."""
+    preprocessing: Inputs | None
+    """`inputs` if the file contains the preprocessing."""
+    output: str | None
+    """ "probabilities", "logits", or None if it is not known what the model returns."""
+    whole: nn.Module
+    """The network with preprocessing and softmax."""
+
+
+def _subject(
+    model: nn.Module,
+    scale: float | Sequence[float] | None,
+    format: str,  # noqa: A002
+    preprocessing: bool | None,
+    output: str | None,
+    name: str | None,
+) -> Subject:
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    name = name or type(model).__name__
+    prepared = _prepared(model, scale)
+    inputs = inputs_at(model, scale)
+    wanted = False if format == "conv" else preprocessing
+    included = included_preprocessing(inputs, wanted, name=name, resampled=scale is not None)
+    returned = output_of(output, included)
+    softmax = returned == "probabilities"
+    wrapped = included is not None or softmax
+    whole = Standalone(prepared, included, probabilities=softmax).eval() if wrapped else prepared
+    return Subject(
+        name, prepared, inputs, included, returned or ("logits" if isinstance(model, Model) else None), whole
+    )
 
 
 def _prepared(model: nn.Module, scale: float | Sequence[float] | None) -> nn.Module:
     """A copy of the model as it will be used: at its resolution, in eval mode, on the CPU."""
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta:
             raise ArgumentError(f"{name} is on the meta device, so it has no weights to export")
@@ -143,12 +212,41 @@ def _prepared(model: nn.Module, scale: float | Sequence[float] | None) -> nn.Mod
     return (copy.deepcopy(model) if scale is None else at_resolution(model, scale)).eval().cpu()
 
 
-def _checked(make_run: Callable[[], Runner], cases: Sequence[Case], rtol: float) -> tuple[Comparison, ...]:
+# --- the content of the file ------------------------------------------------------------------------------------------
+
+
+def _written(
+    subject: Subject,
+    inputs: Tensors,
+    metadata: Metadata,
+    format: str,  # noqa: A002
+    *,
+    fixed_sizes: bool,
+) -> tuple[bytes, Axes, Callable[[], Runner]]:
+    """The content of the file, the axes of its inputs, and a function that loads it to run it."""
+    flexible = any(isinstance(module, FlexConvNd) for module in subject.model.modules())
+    plain = materialize(subject.whole) if flexible else copy.deepcopy(subject.whole)
+    if format == "conv":
+        content = save_conv(subject.model, plain, metadata)
+        return content, _wanted_axes(inputs, fixed_sizes), lambda: _run_conv(content, subject.model)
+    program = trace(plain, inputs, fixed_sizes=fixed_sizes)
+    axes = axes_of(program, inputs, fixed_sizes=fixed_sizes)
+    if format == "pt2":
+        content = save_pt2(program, metadata)
+        return content, axes, lambda: run_pt2(content)
+    names = axis_names(program, inputs, fixed_sizes=fixed_sizes)
+    content = save_onnx(program, _output_names(subject, inputs), names, as_text(metadata))
+    return content, axes, lambda: run_onnx(content)
+
+
+def _checked(
+    make_run: Callable[[], Runner], cases: Sequence[Case], rtol: float, *, probabilities: bool
+) -> tuple[Comparison, ...]:
     try:
         run = make_run()
     except Exception as error:
         raise ExportError(f"the exported file cannot be loaded: {error}") from error
-    comparisons = compare(run, cases)
+    comparisons = compare(run, cases, probabilities=probabilities)
     worst = max(comparisons, key=lambda each: each.error)
     if not worst.error <= rtol:
         raise ExportError(
@@ -181,11 +279,13 @@ def _wanted_axes(inputs: Tensors, fixed_sizes: bool) -> Axes:
     )
 
 
-def _output_names(model: nn.Module, inputs: Tensors) -> list[str]:
-    """The keys if the model returns a dict of tensors; else output, or output_0, output_1, …"""
+def _output_names(subject: Subject, inputs: Tensors) -> list[str]:
+    """The keys if the model returns a dict; probabilities or logits of a `Standalone`; else output, or output_0, …"""
     with torch.no_grad():
-        outputs = model(*inputs)
+        outputs = subject.whole(*inputs)
     if isinstance(outputs, Mapping) and all(isinstance(each, torch.Tensor) for each in outputs.values()):
         return [str(key) for key in outputs]
     count = len(pytree.tree_leaves(outputs))
+    if count == 1 and isinstance(subject.whole, Standalone) and subject.output is not None:
+        return [subject.output]
     return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from .._version import __version__
 from ..errors import MissingPackageError
 from ._compare import Runner
 from ._example import Tensors
@@ -50,7 +49,7 @@ def save_onnx(
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param:
                 size.dim_param = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), size.dim_param)
-    for key, value in {"flexconv": __version__, **notes}.items():
+    for key, value in notes.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     return model.SerializeToString()

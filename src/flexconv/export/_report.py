@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
 
@@ -19,7 +20,7 @@ class Comparison(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     """The shapes of the inputs."""
     error: float
-    """‖file − model‖ / ‖model‖ of the worst output."""
+    """‖file − model‖ / ‖model‖ of the worst output. If that is a probability, of its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class ExportReport:
     """The opset of an ONNX file."""
     quantized: tuple[Comparison, ...] = ()
     """The comparisons in int8, if the file is quantized."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The metadata of the file: name of the network, classes, and what input and output are."""
 
     @property
     def error(self) -> float:
@@ -50,17 +53,38 @@ class ExportReport:
         return max(each.error for each in self.quantized) if self.quantized else None
 
     def __str__(self) -> str:
-        inputs = ", ".join(described(each) for each in self.axes)
+        error = "relative error" + (" of log-probabilities" if self.metadata.get("output") == "probabilities" else "")
         shapes = "; ".join(", ".join(map(described, each.shapes)) for each in self.comparisons)
         lines = [
             f"{self.path}: {self.size:,} bytes, {self.format}" + (f" opset {self.opset}" if self.opset else ""),
-            f"input {inputs}",
-            f"relative error {self.error:.1e} in float32, compared for {shapes}",
+            f"input {', '.join(described(each) for each in self.axes)}{self._preprocessing()}",
+            *self._output(),
+            f"{error} {self.error:.1e} in float32, compared for {shapes}",
         ]
         if self.quantization_error is not None:
-            lines.append(f"relative error {self.quantization_error:.1e} in int8, the format of the file")
+            lines.append(f"{error} {self.quantization_error:.1e} in int8, the format of the file")
         return "\n".join(lines)
+
+    def _preprocessing(self) -> str:
+        """What the values of the input are."""
+        if self.metadata.get("preprocessing") != "included":
+            known = "flexconv.inputs" in self.metadata
+            return ", standardized" + (" as in flexconv.inputs of the metadata" if known else "") + ": no preprocessing"
+        limits = self.metadata.get("input_range")
+        values = "" if limits is None else f" from {limits[0]} to {limits[1]}"
+        return f", raw {self.metadata['input_dtype']} values{values}: the file standardizes them"
+
+    def _output(self) -> list[str]:
+        """What the output is, if that is known."""
+        output, classes = self.metadata.get("output"), self.metadata.get("classes", ())
+        if output is None:
+            return []
+        return [f"output {output}" + (f" of {len(classes)} classes: {_listed(classes)}" if classes else "")]
 
 
 def described(shape: tuple[str | int, ...] | tuple[int, ...]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import linecache
 import logging
 import warnings
@@ -19,8 +20,10 @@ from torch.utils import _pytree as pytree
 from ..errors import first_line
 from ._compare import Runner
 from ._example import Tensors, for_tracing, free_axes
+from ._metadata import Metadata
 from ._report import ExportError
 
+METADATA = "metadata.json"  # an extra file in .pt2
 _NOT_USER_CODE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
@@ -80,11 +83,11 @@ def _shapes(program: ExportedProgram) -> list[torch.Size]:
 # --- pt2 --------------------------------------------------------------------------------------------------------------
 
 
-def save_pt2(program: ExportedProgram) -> bytes:
-    """The content of a .pt2 file, for `torch.export.load`."""
+def save_pt2(program: ExportedProgram, metadata: Metadata) -> bytes:
+    """The content of a .pt2 file, for `torch.export.load`, with its metadata in the extra file metadata.json."""
     file = io.BytesIO()
     with quiet():
-        torch.export.save(program, file)
+        torch.export.save(program, file, extra_files={METADATA: json.dumps(metadata, indent=2, ensure_ascii=False)})
     return file.getvalue()
 
 

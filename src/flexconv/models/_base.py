@@ -66,9 +66,14 @@ class Model(nn.Module):
 
 
 def trained_size(model: nn.Module) -> tuple[int, ...] | None:
-    """The (height, width) or (length,) that a network of `flexconv.models` was made for; None if it is not known."""
+    """The (height, width) or (length,) that a network of `flexconv.models` was trained on; None if it is not known.
+
+    If it was not trained, this is the size that it was made for.
+    """
     if not isinstance(model, Model):
         return None
+    if model.inputs is not None and not model.resampling:
+        return model.inputs.size  # a fine-tuned network may have been trained on another size than its first
     made_for = model.config.get("image_size") or model.config.get("length")
     if made_for is None:
         return None

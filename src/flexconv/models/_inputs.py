@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .._arguments import unknown_name
+from .._context import exporting
 from ..audio import N_MFCC, channelwise_mfcc
 from ..errors import ArgumentError
 
@@ -97,7 +98,8 @@ class Inputs:
             sizes = {1: "length", 2: "height, width"}[len(self.size)]
             waves = "" if self.mfcc_rate is None else f", waves at {self.mfcc_rate} Hz"
             raise ArgumentError(f"inputs have the shape [batch, {channels}, {sizes}]{waves}; got {tuple(raw.shape)}")
-        seen = raw.is_floating_point() and raw.is_cpu and raw.numel() > 0  # reading values from a GPU would wait for it
+        # reading values from a GPU would wait for it, and a graph has no values
+        seen = raw.is_floating_point() and raw.is_cpu and not exporting() and raw.numel() > 0
         if seen and self.scale < 0.01 and raw.abs().max() <= 1:
             warnings.warn(
                 f"inputs are multiplied by {self.scale:.3g}, but none of these exceeds 1, so they seem to be scaled "
