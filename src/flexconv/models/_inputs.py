@@ -115,7 +115,7 @@ class Inputs:
         if self.images is None or not self.images.noise_steps:
             return x
         noise = self.images.noise(x.shape[1]).to(x.device)
-        return torch.cat([x, noise.expand(len(x), -1, -1)], dim=-1)
+        return torch.cat([x, noise.expand(x.shape[0], -1, -1)], dim=-1)
 
     def plain(self) -> dict[str, Any]:
         """As a dict of JSON types."""
