@@ -25,7 +25,7 @@ ROWS = (
     ("models",),
     ("compat", "summary", "_multiply_adds", "testing"),  # after models: they know whole networks, not only layers
     ("data",),
-    ("viz", "export"),  # before train: a run draws its own plots
+    ("viz", "export", "predict"),  # before train: a run draws its own plots
     ("train",),
     ("bench", "explorer"),
     ("cli",),

@@ -16,7 +16,8 @@ Modules that need only torch, numpy and safetensors:
     summary         what each layer has learned, in numbers
     explorer        the same as an interactive HTML page
     export          writing a network as ONNX, for torch.export, or as plain convolutions
-    audio           MFCCs of sound
+    audio           MFCCs of sound, and resampling
+    predict         classifying files with a trained network (reading images needs the extra `train`)
     testing         assertions for your own layers and networks
     errors          the errors that flexconv raises
 

@@ -1,8 +1,10 @@
-"""Mel-frequency cepstral coefficients (MFCCs) of sound.
+"""Sound: mel-frequency cepstral coefficients (MFCCs), and resampling to another rate.
 
 P[f, t] = |Σ_n w[n] x[t·hop + n] e^{−2πi f n / n_fft}|²       Hann window, frames centered, ends reflected
 M[m, t] = Σ_f triangle_m(f) P[f, t]                           triangles equally spaced in mel = 2595 log₁₀(1 + f/700)
 c[k, t] = √(2/n_mels) Σ_m cos(π k (m + ½) / n_mels) ln(M[m, t] + 10⁻⁶),      k = 0 times 1/√2
+
+y[m] = Σ_n x[n] h(m / new − n / old) / old                    h: sinc at the lower Nyquist frequency, Hann window
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import torch.nn.functional as F
 
 from .errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["N_MFCC", "channelwise_mfcc", "hop_length", "mfcc"]
+__all__ = ["N_MFCC", "channelwise_mfcc", "hop_length", "mfcc", "resample"]
 
 LOG_OFFSET = 1e-6
 FRAMES_PER_SECOND = 160
 N_MFCC = 20
+ZERO_CROSSINGS = 32  # of the sinc on each side
+ROLLOFF = 0.95  # the cutoff relative to the lower Nyquist frequency, which leaves room for the transition band
 
 
 def mfcc(
@@ -78,3 +82,41 @@ def cosines(n_mels: int, n_mfcc: int) -> torch.Tensor:
     basis = torch.cos(math.pi / n_mels * (m[:, None] + 0.5) * k) * math.sqrt(2 / n_mels)
     basis[:, 0] /= math.sqrt(2)
     return basis
+
+
+def resample(waves: torch.Tensor, old: int, new: int) -> torch.Tensor:
+    """Resample waves [..., length] from `old` to `new` samples per second → [..., ⌈length · new / old⌉].
+
+    The waves are filtered with a windowed sinc, so that frequencies above the lower of the two Nyquist frequencies are
+    removed. Samples before the beginning and after the end count as 0.
+    """
+    if min(old, new) < 1:
+        raise ArgumentError(f"sampling rates must be positive; got {old} and {new}")
+    if old == new:
+        return waves
+    if not waves.is_floating_point():
+        raise ArgumentTypeError(f"waves must be floats; got {waves.dtype}")
+    common = math.gcd(old, new)
+    old, new = old // common, new // common
+    length = -(-waves.shape[-1] * new // old)
+    periods = -(-length // new)  # of `old` inputs and `new` outputs each
+    first, weights = _sinc_taps(old, new)
+    taps, before = weights.shape[1], -int(first[0])
+    padded = F.pad(waves, (before, max(0, periods * old + taps - waves.shape[-1])))
+    weights = weights.to(padded)
+    phases = [
+        padded[..., before + start :].unfold(-1, taps, old)[..., :periods, :] @ weights[phase]
+        for phase, start in enumerate(first.tolist())
+    ]
+    return torch.stack(phases, dim=-1).flatten(-2)[..., :length]
+
+
+def _sinc_taps(old: int, new: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each of `new` outputs per `old` inputs: the index of its first input, and its weights [new, taps] float64."""
+    cutoff = ROLLOFF * min(1.0, new / old)  # relative to the Nyquist frequency of the input
+    half = math.ceil(ZERO_CROSSINGS / cutoff)
+    position = torch.arange(new, dtype=torch.float64) * old / new
+    first = position.floor().long() + 1 - half
+    distance = first[:, None] + torch.arange(2 * half) - position[:, None]
+    window = torch.cos(math.pi / 2 * (distance * cutoff / ZERO_CROSSINGS).clamp(-1, 1)).square()
+    return first, cutoff * torch.sinc(distance * cutoff) * window

@@ -104,7 +104,7 @@ def assert_refused(outcome, *patterns, code=2):
 # --- help and names ---------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("train", "eval", "resample", "inspect", "explore", "export", "recipes", "fit", "bench"),
+    *("train", "eval", "predict", "resample", "inspect", "explore", "export", "recipes", "fit", "bench"),
     *("data ls", "data fetch"),
 )
 
@@ -125,7 +125,7 @@ def test_command_without_arguments_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "resample", "inspect", "explore", "export", "recipes", "fit", "bench", "data")
+        *("train", "eval", "predict", "resample", "inspect", "explore", "export", "recipes", "fit", "bench", "data")
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
 

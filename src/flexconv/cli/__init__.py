@@ -20,6 +20,7 @@ from ._eval import evaluate
 from ._explore import explore
 from ._export import export
 from ._inspect import inspect
+from ._predict import predict
 from ._recipes import recipes
 from ._resample import resample
 from ._train import fit, train
@@ -51,6 +52,9 @@ def _examples(*lines: str) -> str:
 app.command(epilog=_examples("train digits --set epochs=5 --out runs/mine", "train --resume runs/mine"))(train)
 app.command("eval", epilog=_examples("eval runs/digits", "eval runs/pets --data folder --data-option path=photos"))(
     evaluate
+)
+app.command(epilog=_examples("predict runs/pets photos --top 3", "predict runs/words talk.wav --chunks --json"))(
+    predict
 )
 app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digits --to 24 --recalibrate 9"))(resample)
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)

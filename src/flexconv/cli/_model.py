@@ -104,20 +104,27 @@ def load_with_data(
 def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
     """Parse ["path=photos", "image_size=32"] into {"path": "photos", "image_size": 32}, as --set does."""
     from ..data import check_options
-    from ..train import parse_override
 
     if data is None and options:
         raise ArgumentError(
             f"--data-option {options[0]} needs --data, as in --data folder --data-option path=photos; the data of a "
             "training run are searched in --root"
         )
+    given = parse_options(options)
+    if data is not None:
+        check_options(data, given)  # `load` would take `root` and others for its own arguments
+    return given
+
+
+def parse_options(options: Sequence[str]) -> dict[str, Any]:
+    """Parse the values of --data-option."""
+    from ..train import parse_override
+
     given = {}
     for option in options:
         if not re.match(r"\w+=", option):
             raise ArgumentError(f"--data-option must have the form KEY=VALUE, such as path=photos; got {option!r}")
         given |= parse_override(option)
-    if data is not None:
-        check_options(data, given)  # `load` would take `root` and others for its own arguments
     return given
 
 

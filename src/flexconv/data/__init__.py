@@ -12,7 +12,7 @@ from ..audio import N_MFCC, channelwise_mfcc, mfcc
 from ._batches import Batch, DeviceBatches
 from ._dataset import Dataset, Download
 from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root, describe_root
-from ._image_files import import_pillow, read_image
+from ._image_files import image_suffixes, import_pillow, read_image
 from ._load import check_options, load
 from ._recordings import FULL_SCALE
 from ._registry import dataset, list_datasets, options
@@ -20,6 +20,7 @@ from ._resize import resize_images
 from ._splits import DataSplits, MappedRows, Samples, Split
 from ._status import Status, fetch, status
 from ._table import Table, read_table
+from ._table_file import is_table
 from ._unlabelled import Unlabelled, read_unlabelled
 from ._user_data import dataset_for
 from ._wav import read_wav
@@ -49,7 +50,9 @@ __all__ = [
     "dataset_for",
     "describe_root",
     "fetch",
+    "image_suffixes",
     "import_pillow",
+    "is_table",
     "list_datasets",
     "load",
     "mfcc",

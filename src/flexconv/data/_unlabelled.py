@@ -60,8 +60,11 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
     if suffix in (".npy", ".npz") or is_idx(file):
         layout = options.pop("layout", None)
         _check_no_options(file, options)
-        arrays = arrange_for_network(_array(file), layout, channels=channels, size=size, where=str(file))
-        return Unlabelled(torch.from_numpy(arrays), None, _numbered(file, len(arrays)))
+        array, lengths = _array(file)
+        inputs = arrange_for_network(array, layout, channels=channels, size=size, where=str(file))
+        _check_lengths(lengths, inputs, file)
+        steps = None if lengths is None else torch.from_numpy(lengths.astype(np.int64))
+        return Unlabelled(torch.from_numpy(inputs), steps, _numbered(file, len(inputs)))
     _check_no_options(file, options)
     if suffix == ".wav":
         wave, rate = read_wav(file)
@@ -91,10 +94,11 @@ def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[st
     return Unlabelled(inputs, table.lengths, names)
 
 
-def _array(file: Path) -> np.ndarray:
-    """The array of samples of a file."""
+def _array(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """The array of samples of a file, and their lengths if an .npz file contains them."""
     if is_idx(file):
-        return read_idx_array(file)
+        return read_idx_array(file), None
+    lengths = None
     if file.suffix.lower() == ".npy":
         try:
             array = np.load(file, allow_pickle=False)
@@ -105,7 +109,8 @@ def _array(file: Path) -> np.ndarray:
         named = [name for name in ("inputs", "test_inputs") if name in arrays] or list(arrays)
         if len(named) != 1:
             raise DamagedDataError(f"{file}: contains {sorted(arrays)}, expected one array, or one called inputs")
-        array = arrays[named[0]]
+        array, lengths = arrays[named[0]], arrays.get(named[0].replace("inputs", "lengths"))
+        lengths = None if lengths is array else lengths
     if array.dtype.kind not in "iuf" or array.ndim == 0 or not len(array):
         raise DamagedDataError(f"{file}: {array.dtype} of shape {array.shape}, expected an array of numbers")
     if array.dtype.kind == "f":
@@ -114,7 +119,17 @@ def _array(file: Path) -> np.ndarray:
             raise DamagedDataError(f"{file}: contains values that are not finite")
     elif array.dtype not in (np.uint8, np.int16):
         array = array.astype(np.float32)
-    return array
+    return array, lengths
+
+
+def _check_lengths(lengths: np.ndarray | None, inputs: np.ndarray, file: Path) -> None:
+    if lengths is None:
+        return
+    fits = lengths.shape == (len(inputs),) and lengths.dtype.kind in "iu" and inputs.ndim == 3
+    if not fits or lengths.min() < 1 or lengths.max() > inputs.shape[2]:
+        raise DamagedDataError(
+            f"{file}, lengths: expected {len(inputs):,} integers from 1 to {inputs.shape[-1]:,}, for sequences"
+        )
 
 
 def _check_kind(file: Path, what: str, found: int, dims: int, channels: int, size: Sequence[int]) -> None:

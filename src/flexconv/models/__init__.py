@@ -1,6 +1,7 @@
 """The paper's networks, by class and by name, and how to save and load them."""
 
 from ._base import Model as Model
+from ._base import input_size as input_size
 from ._base import trained_size as trained_size
 from ._card import ModelCard as ModelCard
 from ._hub import push_to_hub as push_to_hub
@@ -30,6 +31,7 @@ __all__ = [
     "ModelCard",
     "create_model",
     "from_pretrained",
+    "input_size",
     "list_models",
     "list_pretrained",
     "pretrained_folder",

@@ -81,6 +81,17 @@ def trained_size(model: nn.Module) -> tuple[int, ...] | None:
     return tuple(round(size * scale) for size, scale in zip(sizes, model.resolution, strict=True))
 
 
+def input_size(model: Model) -> tuple[int, ...] | None:
+    """The (height, width) or (length,) of the samples that a network expects now; None if it is not known.
+
+    A fine-tuned network may have been trained on another size than it was made for. A resampled one expects the size
+    that it was made for, times its resolution.
+    """
+    if model.inputs is not None and not model.resampling:
+        return model.inputs.size
+    return trained_size(model)
+
+
 def check_widths(widths: Sequence[int]) -> list[int]:
     """Validate the number of channels per block."""
     if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
