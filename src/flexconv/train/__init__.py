@@ -16,7 +16,7 @@ except ImportError as error:
 from ._model import build_model
 from ._read import build_recipe, import_yaml, list_recipes, load_recipe, merge, parse_override, plain
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from .evaluate import Score, evaluate, evaluate_exactly
+from .evaluate import ClassReport, ConfidenceBin, Score, evaluate, evaluate_classes, evaluate_exactly
 from .fitting import fit
 from .folder import RunError, RunFolder
 from .loop import DivergedError, Trainer
@@ -36,6 +36,8 @@ from .stopping import Interrupted
 __all__ = [
     "AliasRecipe",
     "CheckpointError",
+    "ClassReport",
+    "ConfidenceBin",
     "CrossResolutionRecipe",
     "DataRecipe",
     "DivergedError",
@@ -53,6 +55,7 @@ __all__ = [
     "build_recipe",
     "default_folder",
     "evaluate",
+    "evaluate_classes",
     "evaluate_exactly",
     "fit",
     "fit_classifier",

@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingPackageError("flexconv.viz needs matplotlib", extra="viz") from error
 
+from ._confusion import plot_confusion as plot_confusion
 from ._curves import plot_curves as plot_curves
 from ._gabors import plot_gabors as plot_gabors
 from ._kernel import plot_kernel as plot_kernel
@@ -21,4 +22,4 @@ from ._masks import plot_masks as plot_masks
 from ._sizes import plot_sizes as plot_sizes
 from ._spectrum import plot_spectrum as plot_spectrum
 
-__all__ = ["plot_curves", "plot_gabors", "plot_kernel", "plot_masks", "plot_sizes", "plot_spectrum"]
+__all__ = ["plot_confusion", "plot_curves", "plot_gabors", "plot_kernel", "plot_masks", "plot_sizes", "plot_spectrum"]
