@@ -29,8 +29,8 @@ def predict(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES…",
-            help="Pictures, 16-bit .wav recordings, .npz and .npy arrays, or folders of pictures or recordings.",
+            metavar="FILES",
+            help="Pictures, .wav recordings, arrays (.npz, .npy, IDX), tables (.csv, .tsv, .parquet), or folders of them.",
             show_default=False,
         ),
     ],

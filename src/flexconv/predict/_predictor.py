@@ -24,6 +24,8 @@ from ._rows import read_rows
 from ._target import NATIVE, TRAINED, Resolution, Sample, Target
 
 Path_ = str | os.PathLike[str]
+MOST_RESOLUTIONS = 8  # networks that are kept, because each has kernels of its own
+
 OnError = Callable[[str, Exception], None]
 
 
@@ -143,8 +145,10 @@ class Predictor:
     def _probabilities(self, raw: torch.Tensor, scale: tuple[float, ...]) -> torch.Tensor:
         """Raw samples [batch, C, *size] → probabilities [batch, classes] on the CPU."""
         if scale not in self._resampled:
-            whole = all(each == 1 for each in scale)
-            self._resampled[scale] = self.model if whole else at_resolution(self.model, scale, copy=False)
+            if len(self._resampled) == MOST_RESOLUTIONS:
+                self._resampled.clear()
+            same = all(each == 1 for each in scale)
+            self._resampled[scale] = self.model if same else at_resolution(self.model, scale, copy=False)
         reference = next(self.model.parameters())
         x = self.target.inputs(raw).to(reference.device, reference.dtype)
         logits = self._resampled[scale](x)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ..audio import N_MFCC, hop_length
+from ..data import FULL_SCALE
 from ..errors import ArgumentError
 from ..models import Inputs
 
@@ -85,7 +86,9 @@ class Target:
     def takes_recordings(self) -> bool:
         # a network that was saved before `rate` existed was trained on recordings if 16-bit samples are scaled
         known = self.inputs.mfcc_rate or self.inputs.rate
-        return self.dims == 1 and self.picture_size is None and (known is not None or self.inputs.scale == 2**-15)
+        return (
+            self.dims == 1 and self.picture_size is None and (known is not None or self.inputs.scale == 1 / FULL_SCALE)
+        )
 
     def describe(self) -> str:
         """The samples of the network in words, for messages."""
@@ -103,13 +106,20 @@ class Target:
             return self.size, (1.0,) * self.dims
         size = tuple(own) if isinstance(self.resolution, str) else self.resolution
         scale = tuple(new / old for new, old in zip(size, self.size, strict=True))
-        if self.resolution == NATIVE and not all(1 / MAX_RATIO <= each <= MAX_RATIO for each in scale):
-            raise ArgumentError(
-                f"{file}: {times(own)} differs from {times(self.size)}, the size of the training samples, by more than "
-                f"a factor of {MAX_RATIO}, the limit of resolution native; use another resolution, such as "
-                f"{times([2 * each for each in self.size])}"
-            )
+        if self.resolution == NATIVE:
+            trained = f"{times(self.size)}, the size of the training samples"
+            self.check_ratio(scale, f"{file}: {times(own)}", trained)
         return size, scale
+
+    def check_ratio(self, scale: Sequence[float], own: str, trained: str) -> None:
+        """Raise an error if the resolution of a file differs too much from that of the training."""
+        if all(1 / MAX_RATIO <= each <= MAX_RATIO for each in scale):
+            return
+        other = f" or a size such as {times([2 * each for each in self.size])}" if self.dims == 2 else ""
+        raise ArgumentError(
+            f"{own} differs from {trained}, by more than a factor of {MAX_RATIO}, the limit of the resolution {NATIVE}; "
+            f"use the resolution {TRAINED}{other}"
+        )
 
 
 def times(sizes: Sequence[int]) -> str:
