@@ -1,12 +1,15 @@
-"""`mfcc` compared with the formula in float64."""
+"""`mfcc` compared with the formula in float64, and resampling to another rate."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
 
 from flexconv import data
+from flexconv.audio import resample
 
 fft = pytest.importorskip("scipy.fft")
 
@@ -60,3 +63,32 @@ def test_rejects_invalid_arguments():
         data.mfcc(torch.zeros(1, 500), n_mels=8)
     with pytest.raises(ValueError, match=r"200; got 100"):
         data.mfcc(torch.zeros(1, 100))
+
+
+# --- resampling -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), [(16_000, 8_000), (8_000, 16_000), (4_410, 1_600), (2_205, 1_601)])
+def test_resampling_keeps_tones_below_both_nyquist_frequencies(old, new):
+    frequency = 0.35 * min(old, new)
+    time, expected_time = (torch.arange(rate, dtype=torch.float64) / rate for rate in (old, new))
+    found = resample(torch.sin(2 * math.pi * frequency * time)[None], old, new)
+    assert found.shape == (1, new)
+    inner = slice(new // 10, -new // 10)  # the ends lack samples
+    expected = torch.sin(2 * math.pi * frequency * expected_time)
+    torch.testing.assert_close(found[0, inner], expected[inner], atol=2e-4, rtol=0)
+
+
+def test_resampling_removes_what_would_alias():
+    time = torch.arange(16_000) / 16_000
+    found = resample(torch.sin(2 * math.pi * 4_400 * time), 16_000, 8_000)
+    assert found[800:-800].abs().max() < 1e-3
+
+
+def test_resampling_rejects_wrong_arguments():
+    waves = torch.zeros(1, 10)
+    assert resample(waves, 100, 100) is waves
+    with pytest.raises(ValueError, match=r"positive.*0"):
+        resample(waves, 0, 100)
+    with pytest.raises(TypeError, match="int16"):
+        resample(waves.short(), 50, 100)

@@ -30,7 +30,7 @@ def predict(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Pictures, .wav recordings, arrays (.npz, .npy, IDX), tables (.csv, .tsv, .parquet), or folders of them.",
+            help="Pictures, .wav recordings, arrays (.npz, .npy, IDX), tables (.csv, .tsv, .parquet), or folders.",
             show_default=False,
         ),
     ],
