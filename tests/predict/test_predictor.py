@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import wave
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ RATE, STEPS = 800, 400  # of the recordings in these tests
 def image_network(channels: int = 3, size: int = 8, **changes) -> Model:
     torch.manual_seed(0)
     model = create_model("flexnet3", in_channels=channels, num_classes=3, image_size=size, widths=[4])
-    statistics = {"mean": (0.4,) * channels, "std": (0.2,) * channels}
+    statistics: dict[str, Any] = {"mean": (0.4,) * channels, "std": (0.2,) * channels}
     model.inputs = Inputs(size=(size, size), scale=1 / 255, classes=("ant", "bee", "cow"), **statistics)
     model.inputs = replace(model.inputs, **changes)
     return model.eval()

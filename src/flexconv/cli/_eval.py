@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..train import ClassReport
 
 MOST_CLASSES = 20  # that the tables list
+LONGEST_HEAD = 4  # characters of a class name above a column of the confusion matrix
 WORST = 10  # classes and confusions that are listed if there are more
 
 
@@ -133,9 +134,14 @@ def _most_confused(row: Sequence[int], own: int, names: Sequence[str]) -> str:
 
 
 def _print_matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> None:
+    """Print the confusion matrix. Columns are numbered if the names of the classes are too long for them."""
     say("true class in rows, predicted class in columns:")
-    rows = [(name, *(f"{count:,}" if count else "·" for count in row)) for name, row in zip(names, counts, strict=True)]
-    print_table(["", *names], rows, right=tuple(names))
+    heads, labels = list(names), list(names)
+    if max(map(len, names)) > LONGEST_HEAD:
+        heads = [str(number) for number in range(1, len(names) + 1)]
+        labels = [f"{head:>2} {name}" for head, name in zip(heads, names, strict=True)]
+    cells = ([f"{count:,}" if count else "·" for count in row] for row in counts)
+    print_table(["", *heads], [[label, *row] for label, row in zip(labels, cells, strict=True)], right=heads)
 
 
 def _print_confusions(confusion: Any, names: Sequence[str]) -> None:
