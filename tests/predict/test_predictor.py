@@ -192,6 +192,10 @@ def test_networks_on_images_as_series_take_pictures(tmp_path):
     images = ImageSeries(size=(5, 4), steps="pixels", order_seed=2)
     model = series_network(length=20, scale=1 / 255, images=images)
     assert_predicts(predict(model, tmp_path / "a.png"), probabilities_of(model, values[None, None]))
+    np.save(tmp_path / "images.npy", values[None].numpy())
+    np.save(tmp_path / "series.npy", images.series(values[None, None]).numpy())
+    for name in ("images.npy", "series.npy"):
+        assert_predicts(predict(model, tmp_path / name), probabilities_of(model, values[None, None]))
     with pytest.raises(ValueError, match=r"images as series.*'native'"):
         Predictor(model, resolution="native")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..data import DamagedDataError, is_table, read_unlabelled, resize_images
+from ..models import ImageSeries
 from ._target import NATIVE, Sample, Target, plural
 
 
@@ -17,18 +18,32 @@ def read_rows(file: Path, target: Target, options: Mapping[str, Any]) -> list[Sa
 
     `options` are arguments of `flexconv.data.read_table`. For an array, only `layout` is used.
     """
-    size = target.size if target.dims == 2 else (target.raw_length,)
     used = {name: value for name, value in options.items() if is_table(file) or name == "layout"}
+    images = None if target.inputs.images is None else _images_of_series(file, target.inputs.images, target, used)
+    if images is not None:
+        return [Sample(image, (1.0,), row=_row(name, file)) for image, name in images]
+    size = target.size if target.dims == 2 else (target.raw_length,)
     found = read_unlabelled(file, channels=target.channels, size=size, **used)
     names = [_row(name, file) for name in found.names]
     if target.dims == 2:
-        images, scale = _resized(found.inputs, target, file)
-        return [Sample(image, scale, row=name) for image, name in zip(images, names, strict=True)]
+        resized, scale = _resized(found.inputs, target, file)
+        return [Sample(image, scale, row=name) for image, name in zip(resized, names, strict=True)]
     ends = [found.inputs.shape[2]] * len(names) if found.lengths is None else found.lengths.tolist()
     return [
         Sample(series[:, :end], _series_scale(end, target, file, name), row=name)
         for series, end, name in zip(found.inputs, ends, names, strict=True)
     ]
+
+
+def _images_of_series(
+    file: Path, series: ImageSeries, target: Target, options: Mapping[str, Any]
+) -> list[tuple[torch.Tensor, str]] | None:
+    """Images and their names, for a network on images as series; None if the file has no such images."""
+    try:
+        found = read_unlabelled(file, channels=target.picture_channels, size=series.size, **options)
+    except DamagedDataError:
+        return None
+    return list(zip(found.inputs, found.names, strict=True)) if found.inputs.shape[2:] == series.size else None
 
 
 def _row(name: str, file: Path) -> str | None:
