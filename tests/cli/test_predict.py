@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import wave
 from dataclasses import replace
 
 import numpy as np
@@ -145,13 +146,9 @@ def series_network(folder, *, length, **changes):
     save_pretrained(model, folder)
 
 
-def test_predict_prints_chunks_of_recordings(call):
-    import wave
-
+def test_predict_prints_chunks_of_recordings(call, tmp_path):
     series_network("words", length=100, scale=2**-15, rate=200)
-    with wave.open("long.wav", "wb") as file:
-        file.setparams((1, 2, 200, 0, "NONE", "NONE"))
-        file.writeframes(np.arange(250, dtype="<i2").tobytes())
+    save_wav(tmp_path / "long.wav", np.arange(250), 200)
     assert call("predict", "words", "long.wav").out.count("long.wav") == 1
     shown = call("predict", "words", "long.wav", "--chunks").out
     assert re.findall(r"\d\.\d\d – \d\.\d\d", shown) == ["0.00 – 1.25", "0.00 – 0.50", "0.50 – 1.00", "0.75 – 1.25"]
@@ -252,3 +249,36 @@ def test_predictions_of_the_command_are_those_of_the_network(call):
     for entry, row in zip(entries["predictions"], expected, strict=True):
         found = {each["class"]: each["probability"] for each in entry["top"]}
         assert [found[name] for name in model.inputs.classes] == pytest.approx(row.tolist(), abs=2e-6)
+
+
+@pytest.mark.parametrize("features", ["waves", "mfcc"])
+def test_predict_prepares_recordings_as_in_training(call, tmp_path, features):
+    """A network that was trained on a folder of recordings knows their rate, and whether their lengths varied."""
+    rate, lengths = 1600, {"waves": (400, 300), "mfcc": (400, 400)}[features]
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        name = tmp_path / f"sounds/{'ab'[number % 2]}/{number}.wav"
+        save_wav(name, rng.integers(-9000, 9000, lengths[number % 3 == 0]), rate)
+    (tmp_path / "mine.yaml").write_text(
+        "model: {name: flextcn2, widths: [3], generator_options: {hidden: 4}}\n"
+        f"data: {{name: folder, options: {{path: sounds, features: {features}}}}}\nepochs: 1\nbatch_size: 8\n"
+    )
+    assert call("train", "mine.yaml", "--out", "run", "--device", "cpu").code == 0
+    inputs = from_pretrained("run/weights").inputs
+    assert inputs is not None
+    assert (inputs.rate or inputs.mfcc_rate, inputs.varying) == (rate, features == "waves")
+    save_wav(tmp_path / "other.wav", rng.integers(-9000, 9000, 4000), 4 * rate)
+    (entry,) = json.loads(call("predict", "run", "other.wav", "--json").out)["predictions"]
+    assert (entry["stop"], len(entry["chunks"])) == (0.625, 3)
+    native = call("predict", "run", "other.wav", "--resolution", "native")
+    if features == "waves":
+        assert native.code == 0, native.err
+    else:
+        assert_refused(native, "MFCCs.*'native'")
+
+
+def save_wav(path, samples, rate):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", "NONE"))
+        file.writeframes(np.asarray(samples, "<i2").tobytes())

@@ -23,15 +23,15 @@ from ._recordings import read_recording
 from ._rows import read_rows
 from ._target import NATIVE, TRAINED, Resolution, Sample, Target
 
-Path_ = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 MOST_RESOLUTIONS = 8  # networks that are kept, because each has kernels of its own
 
 OnError = Callable[[str, Exception], None]
 
 
 def predict(
-    model: nn.Module | Path_,
-    files: Path_ | Iterable[Path_],
+    model: nn.Module | AnyPath,
+    files: AnyPath | Iterable[AnyPath],
     *,
     inputs: Inputs | None = None,
     device: torch.device | str | None = None,
@@ -79,7 +79,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: nn.Module | Path_,
+        model: nn.Module | AnyPath,
         *,
         inputs: Inputs | None = None,
         device: torch.device | str | None = None,
@@ -100,7 +100,7 @@ class Predictor:
         """Names of the classes, in the order of the probabilities."""
         return self.target.inputs.classes
 
-    def __call__(self, files: Path_ | Iterable[Path_], *, on_error: OnError | None = None) -> list[Prediction]:
+    def __call__(self, files: AnyPath | Iterable[AnyPath], *, on_error: OnError | None = None) -> list[Prediction]:
         """Classify files and the files in folders.
 
         Arguments:
@@ -208,7 +208,7 @@ class _Batches:
             result.probabilities = row
 
 
-def _load(name: Path_) -> Model:
+def _load(name: AnyPath) -> Model:
     """Load a network by name, from a folder of weights, or from a run folder."""
     weights = Path(name) / "weights"
     is_run = str(name) not in list_pretrained() and (weights / CONFIG).is_file()
