@@ -383,6 +383,14 @@ def test_rejects_wrong_arguments(arguments, message):
         Predictor(image_network(), **arguments)
 
 
+def test_reports_outputs_that_are_not_finite(tmp_path):
+    save_picture(tmp_path / "a.png", 8, 8, 3)
+    model = image_network()
+    torch.nn.init.constant_(model.head.bias, torch.nan)
+    with pytest.raises(RuntimeError, match=r"a\.png: the outputs.*not finite"):
+        predict(model, tmp_path / "a.png")
+
+
 def test_series_have_no_size_as_resolution():
     with pytest.raises(ValueError, match=r"resolution must be trained or native.*64"):
         Predictor(wave_network(), resolution=64)

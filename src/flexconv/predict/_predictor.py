@@ -13,7 +13,7 @@ from torch import nn
 
 from .._arguments import per_axis, positive, positive_int, unknown_name
 from ..data import image_suffixes, is_table
-from ..errors import ArgumentError, FlexConvError, MissingPackageError
+from ..errors import ArgumentError, FlexConvError, MissingPackageError, UsageError
 from ..models import CONFIG, Inputs, Model, from_pretrained, input_size, list_pretrained
 from ..resolution import at_resolution
 from ._find import ARRAYS, RECORDINGS, TABLES, check_files, find_files
@@ -149,7 +149,7 @@ class Predictor:
                 self._resampled.clear()
             same = all(each == 1 for each in scale)
             self._resampled[scale] = self.model if same else at_resolution(self.model, scale, copy=False)
-        reference = next(self.model.parameters())
+        reference = next(self.model.parameters(), torch.empty(0))
         x = self.target.inputs(raw).to(reference.device, reference.dtype)
         logits = self._resampled[scale](x)
         if logits.shape != (len(raw), len(self.classes)):
@@ -205,6 +205,8 @@ class _Batches:
     def _run(self, batch: list[tuple[Sample, _Result]]) -> None:
         raw = torch.stack([sample.raw for sample, _ in batch])
         for (_, result), row in zip(batch, self.compute(raw, batch[0][0].scale), strict=True):
+            if not row.isfinite().all():
+                raise UsageError(f"{result.file}: the outputs of the network are not finite; try another precision")
             result.probabilities = row
 
 
