@@ -14,6 +14,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ._context import exporting
 from .errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["N_MFCC", "channelwise_mfcc", "hop_length", "mfcc", "resample"]
@@ -45,9 +46,20 @@ def mfcc(
     hop = n_fft // 2
     padded = F.pad(waves, (n_fft // 2, n_fft // 2), mode="reflect")
     window = torch.hann_window(n_fft, dtype=waves.dtype, device=waves.device)
-    power = torch.fft.rfft(padded.unfold(1, n_fft, hop) * window).abs().square()  # [B, frames, n_fft // 2 + 1]
+    power = _power(padded.unfold(1, n_fft, hop) * window)  # [B, frames, n_fft // 2 + 1]
     mels = power @ mel_triangles(n_fft, n_mels, rate).to(power)
     return ((mels + LOG_OFFSET).log() @ cosines(n_mels, n_mfcc).to(mels)).transpose(1, 2)
+
+
+def _power(frames: torch.Tensor) -> torch.Tensor:
+    """The squared magnitude of the Fourier transform of real frames [..., n] at 0 to n // 2 periods."""
+    if not exporting():
+        return torch.fft.rfft(frames).abs().square()
+    # as matrix products: the transform of onnxruntime loses two digits unless n is a power of two
+    n = frames.shape[-1]
+    time, frequency = torch.arange(n, dtype=torch.float64), torch.arange(n // 2 + 1, dtype=torch.float64)
+    phase = 2 * math.pi / n * torch.remainder(time[:, None] * frequency, n)
+    return (frames @ phase.cos().to(frames)).square() + (frames @ phase.sin().to(frames)).square()
 
 
 def channelwise_mfcc(waves: torch.Tensor, *, rate: int) -> torch.Tensor:
@@ -67,9 +79,11 @@ def mel_triangles(n_fft: int, n_mels: int, rate: int) -> torch.Tensor:
 
     The bands cover 0 to rate / 2.
     """
-    frequencies = torch.linspace(0, rate // 2, n_fft // 2 + 1, dtype=torch.float64)
+    # arange, as ONNX has no linspace in float64
+    frequencies = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * ((rate // 2) / (n_fft // 2))
     top = 2595 * math.log10(1 + (rate // 2) / 700)
-    corners = 700 * (10 ** (torch.linspace(0, top, n_mels + 2, dtype=torch.float64) / 2595) - 1)
+    mels = torch.arange(n_mels + 2, dtype=torch.float64) * (top / (n_mels + 1))
+    corners = 700 * (10 ** (mels / 2595) - 1)
     width = corners.diff()
     distance = corners - frequencies[:, None]
     rising, falling = -distance[:, :-2] / width[:-1], distance[:, 2:] / width[1:]

@@ -15,7 +15,7 @@ from ._model import ModelName, Scorer, load_model, load_with_data, part_of
 from ._resample import sizes
 
 if TYPE_CHECKING:
-    from ..data import Split
+    from ..data import DataSplits, Split
     from ..export import ExportReport
     from ..models import Model
 
@@ -78,10 +78,8 @@ def export(
     if not force:
         refuse_existing(file)
     network, recipe, data = load_with_data(model, None, root) if test else (*load_model(model), None)
-    if data is not None and data.train.lengths is not None:
-        raise ArgumentError(
-            f"{data.name} has series of unequal length, which exported files do not accept: leave out --test"
-        )
+    if data is not None:
+        _check_testable(data, network, bare=preprocessing is False or format == "conv")
     report = exporting.export(
         network,
         file,
@@ -96,6 +94,20 @@ def export(
     say(str(report))
     if data is not None:
         _test(network, report, part_of(data, "test"), Scorer(recipe, device="cpu", batch_size=None))
+
+
+def _check_testable(data: DataSplits, network: Model, *, bare: bool) -> None:
+    """Raise an error if the file could not be evaluated on the samples of a data set."""
+    if data.train.lengths is not None:
+        raise ArgumentError(
+            f"{data.name} has series of unequal length, which exported files do not accept: leave out --test"
+        )
+    inputs = network.inputs
+    if not bare and inputs is not None and (inputs.mfcc_rate is not None or inputs.images is not None):
+        raw, read = ("waves", "MFCCs") if inputs.images is None else ("images", "series")
+        raise ArgumentError(
+            f"the file accepts raw {raw}, but {data.name} is read as {read}: add --no-preprocessing or omit --test"
+        )
 
 
 def _test(network: Model, report: ExportReport, split: Split, scorer: Scorer) -> None:

@@ -20,7 +20,7 @@ FULL_SCALE = 2**15  # of 16-bit audio samples
 
 
 class Standalone(nn.Module):
-    """Computes model(inputs(raw), …), with softmax over axis 1 if requested.
+    """Computes model(inputs(raw)) or model(inputs(raw), lengths), with softmax over axis 1 if requested.
 
     Arguments:
         model: the network.
@@ -33,9 +33,9 @@ class Standalone(nn.Module):
         super().__init__()
         self.model, self.inputs, self.probabilities = model, inputs, probabilities
 
-    def forward(self, input: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:  # noqa: A002  (names it in the file)
+    def forward(self, input: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:  # noqa: A002
         x = input if self.inputs is None else self.inputs(input)
-        logits = self.model(x, *others)
+        logits = self.model(x) if lengths is None else self.model(x, lengths)
         if not self.probabilities:
             return logits
         if not isinstance(logits, torch.Tensor) or logits.ndim < 2:
