@@ -176,6 +176,33 @@ def test_int8_file_maps_raw_pixels_to_probabilities(tmp_path):
     torch.testing.assert_close(found, model(model.inputs(raw)).softmax(1).detach(), rtol=0.1, atol=0.05)
 
 
+@pytest.mark.parametrize("format", RUN)
+def test_float16_file_is_finite(format, tmp_path):  # noqa: A002
+    model, raw = network(), pixels(2, 3, 8, 8)
+    report = export(model, tmp_path / f"float16.{format}", half=True)
+    assert report.error <= LIMIT < report.quantization_error < 0.01
+    assert "in float16, the precision of the file" in str(report)
+    assert report.metadata["precision"] == "float16"
+    found = RUN[format](report.path, raw)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, model(model.inputs(raw)).softmax(1).detach(), rtol=0.01, atol=0.005)
+
+
+def test_float16_file_of_own_module(tmp_path):
+    model, x = nn.Sequential(FlexConv1d(2, 4, 9, mask=GaussianMask(1, sigma=0.4)), nn.ReLU()), torch.randn(2, 2, 33)
+    report = export(model, tmp_path / "mine.onnx", shape=(1, 2, 20), half=True)
+    torch.testing.assert_close(run_onnx(report.path, x), model(x).detach(), rtol=0.01, atol=0.005)
+
+
+def test_float16_overflow_is_an_error(tmp_path):
+    model = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3))
+    nn.init.constant_(model[0].weight, 3e4)
+    nn.init.constant_(model[1].weight, 3e-4)
+    with pytest.raises(ExportError, match="infinity in float16"):
+        export(model, tmp_path / "a.onnx", example=torch.full((1, 1, 20), 3.0), half=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_digits_file_has_the_accuracy_of_the_network(tmp_path):
     model, test = from_pretrained("flexnet3-digits"), load("digits").test
     raw = resize_images(test.inputs.float(), (16, 16))  # from 0 to 16
@@ -266,6 +293,7 @@ def test_own_module_has_no_preprocessing(tmp_path):
     assert onnx_metadata(report.path) == {
         "flexconv": report.metadata["flexconv"],
         "network": "Sequential",
+        "precision": "float32",
         "preprocessing": "none",
         "input_layout": "NCL",
         "input_channels": "2",
@@ -347,6 +375,8 @@ def test_wrong_preprocessing_is_an_error(tmp_path):
         (network(), {"output": "probs"}, "unknown output 'probs'.*'probabilities'"),
         (network(), {"format": "conv", "preprocessing": True}, "preprocessing=True needs format="),
         (network(), {"format": "conv", "output": "probabilities"}, "output='probabilities' needs format="),
+        (network(), {"format": "conv", "half": True}, "half=True needs format="),
+        (network(), {"format": "onnx", "half": True, "quantize": True}, "exclude each other"),
         (network(mean=(0.5,), std=(0.2,)), {"example": raw}, "does not run on"),
     ]
     for model, options, message in cases:

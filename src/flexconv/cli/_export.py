@@ -51,6 +51,9 @@ def export(
     ] = None,
     logits: Annotated[bool, typer.Option("--logits", help="Return logits instead of probabilities.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Quantize to 8-bit integers. Only for onnx.")] = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="Store weights and compute in float16. Only for onnx and pt2.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     test: Annotated[
         bool, typer.Option("--test", help="Evaluate the model and the file on the test data of its training run.")
@@ -89,6 +92,7 @@ def export(
         output="logits" if logits else None,
         name=name,
         quantize=int8,
+        half=half,
         force=force,
     )
     say(str(report))

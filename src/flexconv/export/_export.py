@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +20,27 @@ from ..materialize import materialize
 from ..models import Inputs, Model
 from ..nn import FlexConvNd
 from ..resolution import at_resolution
-from ._compare import Case, Runner, compare, make_cases
+from ._compare import Case, Runner, compare, make_cases, outputs_of
 from ._conv import parse_conv, save_conv
 from ._example import Tensors, free_axes, make_example
 from ._metadata import Metadata, as_text, describe
 from ._onnx import OPSET, quantize_onnx, require_onnx, run_onnx, save_onnx
 from ._report import Comparison, ExportError, ExportReport
-from ._standalone import Standalone, check_classes, has_one_size, included_preprocessing, inputs_at, output_of
+from ._standalone import (
+    Standalone,
+    check_classes,
+    has_one_size,
+    included_preprocessing,
+    inputs_at,
+    output_of,
+    to_float16,
+)
 from ._trace import axes_of, axis_names, run_pt2, save_pt2, trace
 
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "conv": ".safetensors"}
 FORMATS = tuple(SUFFIXES)
+FLOAT16_RTOL = 0.1  # a larger error means a broken network
+INT8_RTOL = 1.0
 
 Axes = tuple[tuple[str | int, ...], ...]
 
@@ -47,6 +58,7 @@ def export(
     name: str | None = None,
     fixed_sizes: bool = False,
     quantize: bool = False,
+    half: bool = False,
     rtol: float = 1e-5,
     force: bool = False,
 ) -> ExportReport:
@@ -83,6 +95,8 @@ def export(
         fixed_sizes: only the batch may vary. For models with a layer that accepts a single size.
         quantize: compute convolutions and matrix products in int8. Only for "onnx". The float32 version is compared
             first, and the report has both errors. Results then depend slightly on the other samples in a batch.
+        half: store weights and compute in float16. Inputs, outputs, preprocessing and softmax stay as they are. Only
+            for "onnx" and "pt2". The float32 version is compared first, and the report has both errors.
         rtol: the largest accepted ‖file − model‖ / ‖model‖ in float32. Probabilities are compared by their logarithms.
         force: replace the file if it exists. By default, this is an error.
 
@@ -96,7 +110,7 @@ def export(
     format = format_of(path, format)  # noqa: A001
     if not force:
         refuse_existing(target)
-    _check_options(format, preprocessing=preprocessing, output=output, quantize=quantize)
+    _check_options(format, preprocessing=preprocessing, output=output, quantize=quantize, half=half)
     positive("rtol", rtol)
     if format == "onnx":
         require_onnx()
@@ -112,20 +126,24 @@ def export(
         shape=tuple(inputs[0].shape),
         preprocessing=subject.preprocessing is not None,
         output=subject.output,
+        precision="int8" if quantize else "float16" if half else "float32",
     )
     content, axes, run = _written(subject, inputs, metadata, format, fixed_sizes=fixed_sizes)
     softmax = subject.output == "probabilities"
     comparisons = _checked(run, cases, rtol, probabilities=softmax)
-    quantized: tuple[Comparison, ...] = ()
+    reduced: tuple[Comparison, ...] = ()
+    if half:
+        content, axes, run = _written(subject, inputs, metadata, format, fixed_sizes=fixed_sizes, half=True)
     if quantize:
         content = quantize_onnx(content)
-        # a larger error means a broken network
-        quantized = _checked(lambda: run_onnx(content), cases, 1.0, probabilities=softmax)
+        run = partial(run_onnx, content)
+    if half or quantize:
+        reduced = _checked(run, cases, FLOAT16_RTOL if half else INT8_RTOL, probabilities=softmax)
     if not force:
         refuse_existing(target)  # an export takes seconds
     write_atomically(target, content)
     opset = OPSET if format == "onnx" else None
-    return ExportReport(target, format, len(content), axes, comparisons, opset, quantized, metadata)
+    return ExportReport(target, format, len(content), axes, comparisons, opset, reduced, metadata)
 
 
 def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa: A002
@@ -147,8 +165,19 @@ def format_of(path: str | os.PathLike[str], format: str | None) -> str:  # noqa:
     return format or named or "onnx"
 
 
-def _check_options(format: str, *, preprocessing: bool | None, output: str | None, quantize: bool) -> None:  # noqa: A002
+def _check_options(
+    format: str,  # noqa: A002
+    *,
+    preprocessing: bool | None,
+    output: str | None,
+    quantize: bool,
+    half: bool,
+) -> None:
     """Raise an error for options that a format does not have."""
+    if quantize and half:
+        raise ArgumentError("quantize=True (--int8) and half=True (--half) exclude each other: choose one")
+    if half and format == "conv":
+        raise ArgumentError('half=True needs format="onnx" or "pt2"; got format=\'conv\'')
     if quantize and format != "onnx":
         raise ArgumentError(f'quantize=True needs format="onnx"; got format={format!r}')
     if format == "conv" and (preprocessing or output == "probabilities"):
@@ -222,21 +251,31 @@ def _written(
     format: str,  # noqa: A002
     *,
     fixed_sizes: bool,
+    half: bool = False,
 ) -> tuple[bytes, Axes, Callable[[], Runner]]:
     """The content of the file, the axes of its inputs, and a function that loads it to run it."""
     flexible = any(isinstance(module, FlexConvNd) for module in subject.model.modules())
     plain = materialize(subject.whole) if flexible else copy.deepcopy(subject.whole)
+    if half:
+        plain = to_float16(plain)
+        _check_finite(plain, inputs)
     if format == "conv":
         content = save_conv(subject.model, plain, metadata)
-        return content, _wanted_axes(inputs, fixed_sizes), lambda: _run_conv(content, subject.model)
+        return content, _wanted_axes(inputs, fixed_sizes), partial(_run_conv, content, subject.model)
     program = trace(plain, inputs, fixed_sizes=fixed_sizes)
     axes = axes_of(program, inputs, fixed_sizes=fixed_sizes)
     if format == "pt2":
         content = save_pt2(program, metadata)
-        return content, axes, lambda: run_pt2(content)
+        return content, axes, partial(run_pt2, content)
     names = axis_names(program, inputs, fixed_sizes=fixed_sizes)
     content = save_onnx(program, _output_names(subject, inputs), names, as_text(metadata))
-    return content, axes, lambda: run_onnx(content)
+    return content, axes, partial(run_onnx, content)
+
+
+def _check_finite(network: nn.Module, inputs: Tensors) -> None:
+    """Raise an error if a network overflows in float16. A file may hide it, as onnxruntime uses float32 on CPUs."""
+    if not all(output.isfinite().all() for output in outputs_of(network, inputs)):
+        raise ExportError("the model returns NaN or infinity in float16: export it without --half (half=True)")
 
 
 def _checked(

@@ -17,7 +17,13 @@ Metadata = dict[str, Any]
 
 
 def describe(
-    name: str, inputs: Inputs | None, *, shape: tuple[int, ...], preprocessing: bool, output: str | None
+    name: str,
+    inputs: Inputs | None,
+    *,
+    shape: tuple[int, ...],
+    preprocessing: bool,
+    output: str | None,
+    precision: str,
 ) -> Metadata:
     """The metadata of a file. Entries that are not known are left out.
 
@@ -27,6 +33,7 @@ def describe(
         shape: the shape of the example. It determines the layout, and the size if that is not known.
         preprocessing: whether the file contains the preprocessing.
         output: "probabilities", "logits" or None.
+        precision: of the computation, "float32", "float16" or "int8".
 
     """
     sample = shape[1:]
@@ -37,6 +44,7 @@ def describe(
     entries: Metadata = {
         "flexconv": __version__,
         "network": name,
+        "precision": precision,
         "preprocessing": "included" if preprocessing else "none",
         "input_layout": LAYOUTS.get(len(shape)),
         "input_channels": channels,

@@ -34,11 +34,11 @@ class ExportReport:
     axes: tuple[tuple[str | int, ...], ...]
     """For each input: the name of every axis that may have any size, and the size of every other axis."""
     comparisons: tuple[Comparison, ...]
-    """The comparisons in float32, before quantization."""
+    """The comparisons in float32, before quantization or conversion to float16."""
     opset: int | None = None
     """The opset of an ONNX file."""
     quantized: tuple[Comparison, ...] = ()
-    """The comparisons in int8, if the file is quantized."""
+    """The comparisons in int8 or float16, if that is the precision of the file."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the file: name of the network, classes, and what input and output are."""
 
@@ -49,7 +49,7 @@ class ExportReport:
 
     @property
     def quantization_error(self) -> float | None:
-        """The largest relative error in int8; None if the file is not quantized."""
+        """The largest relative error in int8 or float16; None if the file is in float32."""
         return max(each.error for each in self.quantized) if self.quantized else None
 
     def __str__(self) -> str:
@@ -62,7 +62,8 @@ class ExportReport:
             f"{error} {self.error:.1e} in float32, compared for {shapes}",
         ]
         if self.quantization_error is not None:
-            lines.append(f"{error} {self.quantization_error:.1e} in int8, the format of the file")
+            precision = self.metadata.get("precision", "int8")
+            lines.append(f"{error} {self.quantization_error:.1e} in {precision}, the precision of the file")
         return "\n".join(lines)
 
     def _preprocessing(self) -> str:

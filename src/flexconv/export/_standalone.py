@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .._arguments import unknown_name
 from ..audio import N_MFCC, hop_length
@@ -22,6 +23,8 @@ FULL_SCALE = 2**15  # of 16-bit audio samples
 class Standalone(nn.Module):
     """Computes model(inputs(raw)) or model(inputs(raw), lengths), with softmax over axis 1 if requested.
 
+    Preprocessing and softmax are computed in float32, also if the model is in float16.
+
     Arguments:
         model: the network.
         inputs: the preprocessing of the first argument; None if it is standardized already.
@@ -32,10 +35,15 @@ class Standalone(nn.Module):
     def __init__(self, model: nn.Module, inputs: Inputs | None, *, probabilities: bool) -> None:
         super().__init__()
         self.model, self.inputs, self.probabilities = model, inputs, probabilities
+        self.in_float16 = False
 
     def forward(self, input: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:  # noqa: A002
         x = input if self.inputs is None else self.inputs(input)
+        if self.in_float16:
+            x = x.half()
         logits = self.model(x) if lengths is None else self.model(x, lengths)
+        if self.in_float16:
+            logits = pytree.tree_map_only(torch.Tensor, _to_float32, logits)
         if not self.probabilities:
             return logits
         if not isinstance(logits, torch.Tensor) or logits.ndim < 2:
@@ -44,6 +52,18 @@ class Standalone(nn.Module):
                 f"does not return: use output='logits' to export what it returns"
             )
         return logits.softmax(1)
+
+
+def _to_float32(output: torch.Tensor) -> torch.Tensor:
+    return output.float() if output.is_floating_point() else output
+
+
+def to_float16(network: nn.Module) -> Standalone:
+    """Convert a network to float16, in place, so that its inputs and outputs stay float32."""
+    whole = network if isinstance(network, Standalone) else Standalone(network, None, probabilities=False).eval()
+    whole.model.half()
+    whole.in_float16 = True
+    return whole
 
 
 def inputs_at(model: nn.Module, scale: float | Sequence[float] | None) -> Inputs | None:
