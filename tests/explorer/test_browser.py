@@ -374,6 +374,27 @@ def test_curves_of_two_trainings_share_a_chart(visit):
     assert "B validation" in text
 
 
+# --- receptive field --------------------------------------------------------------------------------------------------
+
+
+def test_shows_the_receptive_field(visit, models):
+    page = visit("images")
+    field = page.execute_script("return explorer.data.networks[0].field")
+    caption = find(page, "#field figcaption").text
+    assert f"half of it is within {field['radius']['half']:.3g} pixels" in caption
+    whole = [sum(reach) + 1 for reach in field["reach"]]
+    assert f"theoretical, by the kernel sizes: {whole[0]:.0f} × {whole[1]:.0f} pixels" in caption
+    assert "16 inputs of noise" in caption
+    assert not find(visit("siren"), "#field-section").is_displayed()
+
+
+def test_saves_the_receptive_field(visit, download, models):
+    visit("series")
+    header, rows = table(download("#chart-field", "csv"))
+    assert header == ["position", "value"]
+    assert [float(row[0]) for row in rows] == list(range(-59, 1))
+
+
 # --- downloads --------------------------------------------------------------------------------------------------------
 
 

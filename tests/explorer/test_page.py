@@ -146,27 +146,33 @@ def test_accuracy_is_none_if_unknown(results):
     assert accuracy(RECORDS[:1], results) is None
 
 
-def layers(**sizes):
-    return [{"name": name, "extent": size} for name, size in sizes.items()]
+def numbers(history=None, **sizes):
+    return {"layers": [{"name": name, "extent": size} for name, size in sizes.items()], "history": history}
 
 
 def test_opens_on_the_layer_whose_size_changed_by_the_largest_factor():
     past = {"sizes": {"a": [[5, 5], None, [7, 7]], "b": [[9, 9], [3, 5], [4, 4]], "c": [[20, 20], [25, 25], [25, 25]]}}
-    found = opening(layers(a=[7, 7], b=[4, 4], c=[25, 25]), past)
-    assert found["layer"] == 1
+    found = opening([numbers(past, a=[7, 7], b=[4, 4], c=[25, 25])])
+    assert found["layer"] == "b"
     assert "shrank" in found["reason"]
     assert "from 9 × 9 to 4 × 4" in found["reason"]
 
 
 @pytest.mark.parametrize("past", [None, {"sizes": {}}, {"sizes": {"a": [[5, 7]], "b": [[9, 9], [9, 9]]}}])
 def test_opens_on_the_largest_layer_without_a_history(past):
-    found = opening(layers(a=[5, 7], b=[9, 9], c=[3, 11]), past)
-    assert found["layer"] == 1
+    found = opening([numbers(past, a=[5, 7], b=[9, 9], c=[3, 11])])
+    assert found["layer"] == "b"
     assert "largest kernel, 9 × 9" in found["reason"]
 
 
+def test_opens_on_a_layer_that_both_networks_have():
+    first = numbers(a=[5, 7], b=[9, 9], c=[3, 11])
+    assert opening([first, numbers(a=[3, 3], c=[3, 3])])["layer"] == "a"
+    assert opening([first, numbers(d=[3, 3])])["layer"] == "b"
+
+
 def test_gives_no_reason_if_all_layers_have_the_same_size():
-    assert opening(layers(a=[5], b=[5]), None) == {"layer": 0, "reason": ""}
+    assert opening([numbers(a=[5], b=[5])]) == {"layer": "a", "reason": ""}
 
 
 def test_page_of_two_models(tmp_path):

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
+from .._multiply_adds import usual_input
 from .._records import Record
 from ._accuracy import accuracy
 from ._channels import BUDGET
+from ._field import receptive_field
 from ._history import history
 from ._model import model_numbers
-from ._opening import opening
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,26 @@ class Network:
     records: Sequence[Record] = ()
     results: Mapping[str, Any] | None = None
     input_shape: Sequence[int] | None = None
+    samples: torch.Tensor | None = None
 
     def numbers(self, *, budget: int = BUDGET) -> dict[str, Any]:
         """Everything that the page shows about this network, ready for JSON.
 
-        The numbers of the model (see `model_numbers`), and {"title", "accuracy", "opening", "history"}.
+        The numbers of the model (see `model_numbers`), and {"title", "accuracy", "history",
+        "field": see `receptive_field`}.
         """
-        numbers = model_numbers(self.model, input_shape=self.input_shape, budget=budget)
-        past = history(self.records)
         return {
             "title": self.title or type(self.model).__name__,
-            **numbers,
+            **model_numbers(self.model, input_shape=self.input_shape, budget=budget),
             "accuracy": accuracy(self.records, self.results),
-            "opening": opening(numbers["layers"], past),
-            "history": past,
+            "history": history(self.records),
+            "field": self._field(),
         }
+
+    def _field(self) -> dict[str, Any] | None:
+        shape = self.input_shape or usual_input(self.model)
+        if self.samples is None:
+            return receptive_field(self.model, shape)
+        inputs = getattr(self.model, "inputs", None)
+        samples = self.samples if inputs is None else inputs(self.samples)
+        return receptive_field(self.model, samples.shape, samples)

@@ -7,35 +7,40 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def opening(layers: Sequence[Mapping[str, Any]], history: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The index of the most telling layer, and the reason: {"layer": 4, "reason": "…"}.
+def opening(networks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The name of the most telling layer of the first network, and the reason: {"layer": "stem", "reason": "…"}.
 
     With a training history, it is the layer whose number of taps changed by the largest factor. Without one, or if no
-    size changed, it is the layer with the most taps. The first of several equal layers is chosen.
+    size changed, it is the layer with the most taps. The first of several equal layers is chosen. Of two networks, only
+    the layers that both have are considered, if there are any.
     """
-    changes = {} if history is None else _changes(layers, history)
-    if changes:
-        index = max(changes, key=lambda each: changes[each][0])
-        _, first, last = changes[index]
-        grew = "grew" if math.prod(last) > math.prod(first) else "shrank"
-        reason = f"Of all kernels, this one {grew} most in training, from {_times(first)} to {_times(last)} taps."
-        return {"layer": index, "reason": reason}
-    index = max(range(len(layers)), key=lambda each: math.prod(layers[each]["extent"]))
+    first, *others = networks
+    shared = {layer["name"] for other in others for layer in other["layers"]}
+    layers = [layer for layer in first["layers"] if layer["name"] in shared] or first["layers"]
+    where = " in A" if others else ""
+    if changes := _changes(layers, first["history"] or {"sizes": {}}):
+        name = max(changes, key=lambda each: changes[each][0])
+        _, start, end = changes[name]
+        grew = "grew" if math.prod(end) > math.prod(start) else "shrank"
+        which = "the kernels that both networks have" if others and shared else "all kernels"
+        reason = f"Of {which}, this one {grew} most in training{where}, from {_times(start)} to {_times(end)} taps."
+        return {"layer": name, "reason": reason}
+    largest = max(layers, key=lambda layer: math.prod(layer["extent"]))
     if len({tuple(layer["extent"]) for layer in layers}) == 1:
-        return {"layer": index, "reason": ""}
-    return {"layer": index, "reason": f"This is the largest kernel, {_times(layers[index]['extent'])} taps."}
+        return {"layer": largest["name"], "reason": ""}
+    return {"layer": largest["name"], "reason": f"This is the largest kernel{where}, {_times(largest['extent'])} taps."}
 
 
 def _changes(
     layers: Sequence[Mapping[str, Any]], history: Mapping[str, Any]
-) -> dict[int, tuple[float, list[int], list[int]]]:
-    """(|log of the factor|, first size, last size) of the layers whose number of taps changed, by their index."""
+) -> dict[str, tuple[float, list[int], list[int]]]:
+    """(|log of the factor|, first size, last size) of the layers whose number of taps changed, by their name."""
     changes = {}
-    for index, layer in enumerate(layers):
+    for layer in layers:
         sizes = [size for size in history["sizes"].get(layer["name"], []) if size]
         if sizes and math.prod(sizes[0]) != math.prod(sizes[-1]):
             factor = abs(math.log(math.prod(sizes[-1]) / math.prod(sizes[0])))
-            changes[index] = (factor, sizes[0], sizes[-1])
+            changes[layer["name"]] = (factor, sizes[0], sizes[-1])
     return changes
 
 

@@ -11,12 +11,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from .._files import refuse_unwritable, write_atomically
 from .._records import Record
 from ._channels import BUDGET
 from ._network import Network
+from ._opening import opening
 
 # concatenated to one module script, in this order
 SCRIPTS = (
@@ -28,6 +30,7 @@ SCRIPTS = (
     "images.js",
     "curves.js",
     "charts.js",
+    "field.js",
     "captions.js",
     "download.js",
     "table.js",
@@ -44,6 +47,7 @@ def write_page(
     records: Sequence[Record] = (),
     results: Mapping[str, Any] | None = None,
     input_shape: Sequence[int] | None = None,
+    samples: torch.Tensor | None = None,
     compare_with: Network | nn.Module | None = None,
 ) -> None:
     """Write an interactive HTML page about a model with FlexConv layers. The model is not changed.
@@ -60,19 +64,22 @@ def write_page(
         results: the results of a training run, as returned by `RunFolder.read_results()`. The heading states their
             `test_accuracy`. Without results, it states the last validation accuracy of the records, if there is one.
         input_shape: the shape [batch, channels, *size] of an input, to compute the share of multiply-adds of each
-            layer. By default, the input for which the networks of `flexconv.models` were created.
+            layer and the receptive field. By default, the input for which a network of `flexconv.models` was created.
+        samples: some samples of the data [batch, channels, *size], to compute the effective receptive field. They are
+            raw values as in the data set, which `model.inputs` standardizes; if the model has no such attribute, they
+            are inputs of the model. By default, noise is used.
         compare_with: a second model, which the page shows beside the first one. Pass a `Network` to give its title,
             records and results. Layers of the same name are shown side by side.
 
     """
     path = Path(path)
     refuse_unwritable(path, "page.html")
-    networks = [Network(model, title, records, results, input_shape)]
+    networks = [Network(model, title, records, results, input_shape, samples)]
     if compare_with is not None:
         networks.append(compare_with if isinstance(compare_with, Network) else Network(compare_with))
     shown = [network.numbers(budget=BUDGET // len(networks)) for network in networks]
     heading = " and ".join(numbers["title"] for numbers in shown)
-    write_atomically(path, build_page({"title": heading, "networks": shown}).encode())
+    write_atomically(path, build_page({"title": heading, "networks": shown, "opening": opening(shown)}).encode())
 
 
 def build_page(data: Mapping[str, Any]) -> str:

@@ -97,8 +97,9 @@ function readOut(host, plot, series, xTitle, label) {
 }
 
 const depths = () => layerNames.map((_, i) => i + 1);
-const deepestDims = () => Math.max(...networks.flatMap((network) => network.layers.map(dims)));
-const axisName = (axis) => (deepestDims() === 1 ? "size" : AXES[deepestDims()][axis]);
+const networkDims = (network) => Math.max(...network.layers.map(dims));
+const axesOf = (network) => Array.from({ length: networkDims(network) }, (_, axis) => axis);
+const axisName = (network, axis) => (networkDims(network) === 1 ? "size" : AXES[networkDims(network)][axis]);
 const inOrder = (network) => layerNames.map((_, index) => layerAt(network, index));
 const highest = (values) => (values ? Math.max(...values) : null);
 
@@ -124,10 +125,10 @@ function drawDepth(section) {
 }
 
 function drawSizesByDepth(host, caption) {
-  const axes = Array.from({ length: deepestDims() }, (_, axis) => axis);
-  const each = (make) => networks.flatMap((network, index) => axes.map((axis) => make(inOrder(network), index, axis)));
+  const each = (make) => networks.flatMap((network, index) =>
+    axesOf(network).map((axis) => make(inOrder(network), index, axis)));
   const series = each((layers, index, axis) => ({
-    name: named(index, axisName(axis)), xs: depths(), values: layers.map((layer) => layer?.extent[axis] ?? null),
+    name: named(index, axisName(networks[index], axis)), xs: depths(), values: layers.map((layer) => layer?.extent[axis] ?? null),
     shape: axis, ...lineStyle(index, axis),
   }));
   const grids = each((layers) => ({
@@ -200,7 +201,7 @@ function drawTraining(section) {
   }
   networks.forEach((network, index) => {
     const names = network.layers.map((layer) => layer.name).filter((name) => network.history?.sizes[name]);
-    for (let axis = 0; names.length && axis < deepestDims(); axis++) {
+    for (const axis of names.length ? axesOf(network) : []) {
       drawings[`sizes-${axis}${LETTERS[index]}`] = (host, caption) =>
         drawSizesOverTime(host, caption, index, names, axis);
     }
@@ -237,7 +238,7 @@ function drawSizesOverTime(host, caption, index, names, axis) {
   }));
   series.sort((a, b) => (a.name === chosen) - (b.name === chosen));
   drawLines(host, series, { xTitle: history.count, yTitle: "taps", wholeY: true });
-  caption.append(...badge(index), strong(`Kernel ${axisName(axis)}`), " during training.", legend(
+  caption.append(...badge(index), strong(`Kernel ${axisName(networks[index], axis)}`), " during training.", legend(
     legendEntry("first layer", "curve", `stroke:${colourOf("energy", shade(0))}`),
     names.length > 1 && legendEntry("last layer", "curve", `stroke:${colourOf("energy", shade(names.length - 1))}`),
     names.includes(chosen) && legendEntry(chosen, "curve", "stroke:var(--chosen);stroke-width:3")));

@@ -80,7 +80,7 @@ function buildControls() {
   });
   listen("resolution", "input", (slider) => { state.version = Number(slider.value); });
   listen("plane", "change", (select) => { state.plane = select.selectedIndex; });
-  listen("whole", "change", (box) => { state.whole = box.checked; });
+  listen("whole", "change", (box) => { state.whole = box.checked; drawCharts(); });
   control.theme.addEventListener("click", () => {
     chooseTheme(theme() === "dark" ? "light" : "dark");
     writeAddress();
@@ -129,7 +129,7 @@ function drawControls() {
 
 function drawLayer() {
   element("layer-name").textContent = layerNames[state.layer];
-  element("reason").textContent = state.layer === openingLayer() ? networks[0].opening.reason : "";
+  element("reason").textContent = state.layer === openingLayer() ? data.opening.reason : "";
   document.querySelectorAll("#layers input").forEach((radio, i) => { radio.checked = i === state.layer; });
   drawControls();
   for (const panel of panels) {
@@ -139,8 +139,10 @@ function drawLayer() {
 }
 
 function drawCharts() {
-  for (const id of ["depth", "training"]) element(id).replaceChildren();
+  for (const id of ["depth", "field", "training"]) element(id).replaceChildren();
   drawDepth(element("depth"));
+  element("field-section").hidden = !networks.some((network) => network.field);
+  drawFields(element("field"));
   element("training-section").hidden = !networks.some((network) => network.history);
   if (!element("training-section").hidden) drawTraining(element("training"));
 }

@@ -70,7 +70,7 @@ function selectLayer(index) {
   });
 }
 
-const openingLayer = () => layerNames.indexOf(networks[0].layers[networks[0].opening.layer].name);
+const openingLayer = () => layerNames.indexOf(data.opening.layer);
 
 /* Everything that is shown of a network at the moment; null if it has no such layer. */
 function current(index = 0) {
