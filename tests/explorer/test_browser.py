@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import shutil
-import time
 
 import numpy as np
 import pytest
@@ -15,19 +12,11 @@ from torch import nn
 from flexconv import FlexConv2d, FlexConv3d, GaussianMask, at_resolution, create_model
 from flexconv.explorer import Network, write_page
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
-services = pytest.importorskip("selenium.webdriver.chrome.service")
+from .reading import find, keys, needs_browser, table
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-    "disable-component-update disable-sync hide-scrollbars"
-)
 NASTY = "</script><img src=x onerror=alert(1)>"
 
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
+pytestmark = needs_browser
 
 
 def records(model, count=20):
@@ -71,34 +60,6 @@ def pages(models, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in FLAGS.split():
-        options.add_argument(f"--{flag}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=services.Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def visit(browser, pages):
-    def open_page(name, *, width=1200, scheme="light", address=""):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get("about:blank")  # a change of the part after "#" alone would not load the page again
-        browser.get((pages / f"{name}.html").as_uri() + address)
-        return browser
-
-    yield open_page
-    assert [entry["message"] for entry in browser.get_log("browser")] == []
-
-
 def picture(browser, name):
     """The pixels of a canvas, as a data URL."""
     return browser.execute_script("return document.getElementById(arguments[0]).toDataURL()", f"{name}-canvas")
@@ -106,10 +67,6 @@ def picture(browser, name):
 
 def pictures(browser):
     return [picture(browser, name) for name in ("kernel", "spectrum", "pairs")]
-
-
-def find(browser, selector):
-    return browser.find_element("css selector", selector)
 
 
 def requests(browser):
@@ -396,32 +353,6 @@ def test_saves_the_receptive_field(visit, download, models):
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def download(browser, tmp_path):
-    """Press a button of the figure that contains an element, and return the saved file."""
-    settings = {"behavior": "allow", "downloadPath": str(tmp_path)}
-    browser.execute_cdp_cmd("Browser.setDownloadBehavior", settings)
-
-    def press(selector, kind):
-        before = set(tmp_path.iterdir())
-        buttons = "arguments[0].closest('figure').querySelectorAll('.download')"
-        browser.execute_script(f"{buttons}[arguments[1]].click()", find(browser, selector), ["png", "csv"].index(kind))
-        for _ in range(100):
-            new = [path for path in tmp_path.iterdir() if path not in before and path.suffix == f".{kind}"]
-            if new:
-                return new[0]
-            time.sleep(0.05)
-        raise AssertionError(f"no {kind} file was saved for {selector}")
-
-    return press
-
-
-def table(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        header, *rows = csv.reader(file)
-    return header, rows
 
 
 def test_saves_the_kernel_as_csv(visit, download, models):

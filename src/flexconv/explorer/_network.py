@@ -16,6 +16,7 @@ from ._channels import BUDGET
 from ._field import receptive_field
 from ._history import history
 from ._model import model_numbers
+from ._trial import resized, trial
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,13 @@ class Network:
     results: Mapping[str, Any] | None = None
     input_shape: Sequence[int] | None = None
     samples: torch.Tensor | None = None
+    labels: Sequence[int] | None = None
 
     def numbers(self, *, budget: int = BUDGET) -> dict[str, Any]:
         """Everything that the page shows about this network, ready for JSON.
 
         The numbers of the model (see `model_numbers`), and {"title", "accuracy", "history",
-        "field": see `receptive_field`}.
+        "field": see `receptive_field`, "trial": see `trial`}.
         """
         return {
             "title": self.title or type(self.model).__name__,
@@ -41,12 +43,17 @@ class Network:
             "accuracy": accuracy(self.records, self.results),
             "history": history(self.records),
             "field": self._field(),
+            "trial": trial(self.model, self._samples(), self.labels),
         }
 
     def _field(self) -> dict[str, Any] | None:
         shape = self.input_shape or usual_input(self.model)
-        if self.samples is None:
+        samples = self._samples()
+        if samples is None:
             return receptive_field(self.model, shape)
         inputs = getattr(self.model, "inputs", None)
-        samples = self.samples if inputs is None else inputs(self.samples)
+        samples = samples if inputs is None else inputs(samples)
         return receptive_field(self.model, samples.shape, samples)
+
+    def _samples(self) -> torch.Tensor | None:
+        return None if self.samples is None else resized(self.model, self.samples)

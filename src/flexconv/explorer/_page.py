@@ -34,6 +34,8 @@ SCRIPTS = (
     "captions.js",
     "download.js",
     "table.js",
+    "evaluate.js",
+    "trial.js",
     "panel.js",
     "page.js",
 )
@@ -48,6 +50,7 @@ def write_page(
     results: Mapping[str, Any] | None = None,
     input_shape: Sequence[int] | None = None,
     samples: torch.Tensor | None = None,
+    labels: Sequence[int] | None = None,
     compare_with: Network | nn.Module | None = None,
 ) -> None:
     """Write an interactive HTML page about a model with FlexConv layers. The model is not changed.
@@ -65,16 +68,18 @@ def write_page(
             `test_accuracy`. Without results, it states the last validation accuracy of the records, if there is one.
         input_shape: the shape [batch, channels, *size] of an input, to compute the share of multiply-adds of each
             layer and the receptive field. By default, the input for which a network of `flexconv.models` was created.
-        samples: some samples of the data [batch, channels, *size], to compute the effective receptive field. They are
-            raw values as in the data set, which `model.inputs` standardizes; if the model has no such attribute, they
-            are inputs of the model. By default, noise is used.
+        samples: some samples of the data [batch, channels, *size], from which the receptive field is computed. By
+            default, it is computed from noise. If they are images, the page shows how the network classifies them.
+            They are raw values as in the data set, which `model.inputs` standardizes; if the model has no such
+            attribute, they are inputs of the model. Images of another size are resized.
+        labels: the classes of the samples.
         compare_with: a second model, which the page shows beside the first one. Pass a `Network` to give its title,
             records and results. Layers of the same name are shown side by side.
 
     """
     path = Path(path)
     refuse_unwritable(path, "page.html")
-    networks = [Network(model, title, records, results, input_shape, samples)]
+    networks = [Network(model, title, records, results, input_shape, samples, labels)]
     if compare_with is not None:
         networks.append(compare_with if isinstance(compare_with, Network) else Network(compare_with))
     shown = [network.numbers(budget=BUDGET // len(networks)) for network in networks]

@@ -15,6 +15,7 @@ function addressOf() {
   if (state.version !== OWN) entries.set("scale", SCALES[state.version]);
   if (state.plane) entries.set("plane", state.plane);
   if (state.whole) entries.set("zoom", "out");
+  if (state.sample) entries.set("sample", `${LETTERS[state.sample[0]]}${state.sample[1] + 1}`);
   if (chosenTheme) entries.set("theme", chosenTheme);
   return entries.toString().replaceAll("%2C", ",");
 }
@@ -36,7 +37,16 @@ function readAddress() {
   const planes = Math.max(...networks.map((network) => layerAt(network, state.layer)?.versions[OWN].views.length ?? 1));
   state.plane = Math.min(planes - 1, Math.max(0, Math.trunc(Number(entries.get("plane")) || 0)));
   state.whole = entries.get("zoom") === "out";
+  state.sample = readSample(entries.get("sample") ?? "");
   chooseTheme(["light", "dark"].includes(entries.get("theme")) ? entries.get("theme") : null);
+}
+
+/* "B3" → [1, 2], the third sample of the second network; null if there is none. */
+function readSample(name) {
+  const [, letter, digits] = name.match(/^([AB]?)(\d+)$/) ?? [];
+  const network = LETTERS.indexOf(letter);
+  const index = Number(digits) - 1;
+  return networks[network]?.trial?.samples[index] ? [network, index] : null;
 }
 
 /* Write the selection to the address. Each selected layer gets an entry in the history of the browser; other changes

@@ -64,9 +64,10 @@ function figureSvg(figure, heading) {
   return root;
 }
 
-/* The canvases, the outermost SVG elements and the text nodes of a figure that are visible. */
+/* The canvases, the outermost SVG elements, the bars and the text nodes of a figure that are visible. */
 function* drawnParts(node) {
   for (const child of node.childNodes) {
+    if (child instanceof Element && child.matches(".bar, .bar i")) yield child;
     if (child instanceof Text || child instanceof SVGSVGElement || child instanceof HTMLCanvasElement) {
       if (child instanceof Text || child.checkVisibility()) yield child;
     } else if (child instanceof Element && !child.matches(".downloads, .readout")) {
@@ -83,6 +84,9 @@ function partSvg(node, at) {
     const { clipPath, imageRendering } = getComputedStyle(node);
     const style = `clip-path:${clipPath};image-rendering:${imageRendering}`;
     return [svg("image", { ...at(rect), width, height, style, href: node.toDataURL(), preserveAspectRatio: "none" })];
+  }
+  if (node instanceof HTMLElement) {
+    return [svg("rect", { ...at(rect), width, height, rx: 3, fill: getComputedStyle(node).backgroundColor })];
   }
   const copy = node.cloneNode(true);
   copyStyle(node, copy);

@@ -102,6 +102,7 @@ function chooseLayer(index) {
 function showAddress() {
   readAddress();
   drawAll();
+  showSample();
 }
 
 /* --- drawing --- */
@@ -159,6 +160,7 @@ buildHeader();
 buildLayers();
 buildControls();
 buildTable();
+buildTrial();
 showAddress();
 document.querySelector("#layers :checked").closest("li").scrollIntoView({ block: "nearest" });
 
@@ -171,4 +173,6 @@ new ResizeObserver(() => {
 }).observe(document.body);
 
 /* For the console of the browser, and for tests. */
-window.explorer = { data, state, current, spectrum1d, spectrum2d, figurePng };
+window.explorer = {
+  data, state, current, spectrum1d, spectrum2d, figurePng, evaluate, standardise, seenPixels, samplePicture, resizePlane,
+};

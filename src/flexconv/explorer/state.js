@@ -12,8 +12,8 @@ const layerNames = [...new Set(networks.flatMap((network) => network.layers.map(
 const layerAt = (network, index) => network.layers.find((layer) => layer.name === layerNames[index]) ?? null;
 
 /* Indices into layerNames, into the versions of a layer, into the views of a version; and for each network, the selected
-   output and input channel as indices into the outs and ins of the layer. */
-const state = { layer: 0, version: OWN, plane: 0, whole: false, pairs: networks.map(() => [0, 0]) };
+   output and input channel as indices into the outs and ins of the layer. `sample` is [network, index] or null. */
+const state = { layer: 0, version: OWN, plane: 0, whole: false, pairs: networks.map(() => [0, 0]), sample: null };
 
 const element = (id) => document.getElementById(id);
 /* An element with a class and content, text or other elements. */

@@ -1,0 +1,88 @@
+"""What the page needs to classify images: the network as a program, its preprocessing, and some samples."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data import resize_images
+from ..models import Inputs, Model
+from ._program import UnsupportedError, program
+
+MAX_SAMPLES = 24
+WHITE = 255.0
+
+
+def trial(model: nn.Module, samples: torch.Tensor | None, labels: Sequence[int] | None) -> dict[str, Any] | None:
+    """The part of the page that classifies images; None if the network has no such inputs.
+
+    {"size": [height, width], "mean", "std": [per channel], "peak": the value of a white pixel before it is
+     standardized, "classes": [names], "program": see `program`, or None, "reason": why there is no program,
+     "samples": [{"pixels": base64 of uint8 [C, H, W], "label": index or None, "logits": [per class]}]}
+    """
+    inputs = getattr(model, "inputs", None)
+    if not isinstance(model, Model) or not isinstance(inputs, Inputs) or not _are_images(inputs):
+        return None
+    size = image_size(model, inputs)
+    steps, reason = None, None
+    try:
+        steps = program(model, (1, len(inputs.mean), *size))
+    except UnsupportedError as error:
+        reason = str(error)
+    return {
+        "size": size,
+        "mean": list(inputs.mean),
+        "std": list(inputs.std),
+        "peak": _peak(inputs),
+        "classes": list(inputs.classes),
+        "program": steps,
+        "reason": reason,
+        "samples": [] if samples is None else _samples(model, inputs, samples[:MAX_SAMPLES], labels),
+    }
+
+
+def image_size(model: Model, inputs: Inputs) -> list[int]:
+    """The height and width of the images for which a network was trained, at its present resolution."""
+    return [round(n * scale) for n, scale in zip(inputs.size, model.resolution, strict=True)]
+
+
+def resized(model: nn.Module, samples: torch.Tensor) -> torch.Tensor:
+    """Raw samples in the size for which a network was trained, if they are images."""
+    inputs = getattr(model, "inputs", None)
+    if not isinstance(model, Model) or not isinstance(inputs, Inputs) or not _are_images(inputs):
+        return samples
+    height, width = image_size(model, inputs)
+    return resize_images(samples, (height, width))
+
+
+def _are_images(inputs: Inputs) -> bool:
+    return len(inputs.size) == 2 and len(inputs.mean) in (1, 3) and inputs.mfcc_rate is None
+
+
+def _peak(inputs: Inputs) -> float:
+    """raw · scale of a white pixel: 1, except for a network on unscaled pixels."""
+    return 255.0 if inputs.scale == 1 and max(inputs.mean) > 1 else 1.0
+
+
+@torch.no_grad()
+def _samples(model: Model, inputs: Inputs, samples: torch.Tensor, labels: Sequence[int] | None) -> list[dict[str, Any]]:
+    """The samples as 8-bit pixels, and the logits of the network for these pixels."""
+    pixels = (samples.double() * inputs.scale / _peak(inputs) * WHITE).round().clamp(0, WHITE)
+    shape = (-1, 1, 1)
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape) for values in (inputs.mean, inputs.std))
+    reference = next(model.parameters())
+    mode = model.training
+    logits = model.eval()(((pixels / WHITE * _peak(inputs) - mean) / std).to(reference)).tolist()
+    model.train(mode)
+    return [
+        {
+            "pixels": base64.b64encode(image.to(torch.uint8).numpy().tobytes()).decode("ascii"),
+            "label": None if labels is None else int(labels[index]),
+            "logits": [float(f"{value:.6g}") for value in logits[index]],
+        }
+        for index, image in enumerate(pixels)
+    ]
