@@ -749,6 +749,25 @@ def test_explore_writes_a_page_with_the_accuracy(call, finished, tmp_path):
     assert f'"accuracy":{{"value":{accuracy},"split":"test"' in (tmp_path / "tiny.html").read_text("utf-8")
 
 
+def test_explore_adds_samples_of_the_data(call, tmp_path):
+    assert call("explore", "flexnet3-digits").code == 0
+    text = (tmp_path / "flexnet3-digits.html").read_text("utf-8")
+    assert len(re.findall(r'"pixels":"', text)) == 10
+    assert '"label":9' in text
+
+
+def test_explore_says_that_there_are_no_samples(call, monkeypatch):
+    from flexconv.errors import MissingFileError
+
+    def missing(*_, **__):
+        raise MissingFileError("there is no data_batch_1.bin")
+
+    monkeypatch.setattr("flexconv.cli._explore.load_with_data", missing)
+    written = call("explore", "flexnet3-digits")
+    assert written.code == 0
+    assert "no samples of the data of flexnet3-digits: there is no data_batch_1.bin" in written.out + written.err
+
+
 def test_explore_compares_two_networks(call, finished, tmp_path):
     assert call("explore", finished / "series", "flexnet3-digits", "--out", "both.html").code == 0
     text = (tmp_path / "both.html").read_text("utf-8")

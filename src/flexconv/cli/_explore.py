@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._common import say
-from ._model import ModelName, load_model
+from ..errors import FlexConvError
+from ._common import Root, say
+from ._model import ModelName, load_model, load_with_data
 
 if TYPE_CHECKING:
+    import torch
+
     from ..explorer import Network
     from ..models import Model
     from ..train import Recipe
+
+MAX_SAMPLES = 20
 
 
 def explore(
@@ -24,35 +29,70 @@ def explore(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write. [default: MODEL.html, in this folder]")
     ] = None,
+    root: Root = None,
 ) -> None:
-    """Write an interactive page about one model, or about two side by side: one HTML file that works offline."""
+    """Write an interactive page about one model, or about two side by side: one HTML file that works offline.
+
+    If the images that a model was trained on are available, the page contains one test image per class.
+    """
     names = [model] if other is None else [model, other]
     networks = [(name, *load_model(name)) for name in names]
-    write_page(networks, out or Path("-".join(Path(name).resolve().name for name in names) + ".html"))
+    path = out or Path("-".join(Path(name).resolve().name for name in names) + ".html")
+    write_page(networks, path, root=root)
 
 
-def write_page(networks: list[tuple[str, Model, Recipe | None]], path: Path) -> None:
-    """Write the page about one or two networks, each given by its name, model and recipe, and say how large it is."""
+def write_page(networks: list[tuple[str, Model, Recipe | None]], path: Path, *, root: Path | None = None) -> None:
+    """Write the page about one or two networks, each given by its name, model and recipe, and say how large it is.
+
+    `root` is the folder of the data sets, from which samples are taken.
+    """
     from .. import explorer
+    from .._files import refuse_unwritable
 
-    first, *others = (_network(*each) for each in networks)
+    refuse_unwritable(path, "page.html")  # before samples are searched, which may take a while
+    first, *others = (_network(*each, root) for each in networks)
     explorer.write_page(
         first.model,
         path,
         title=first.title,
         records=first.records,
         results=first.results,
+        samples=first.samples,
+        labels=first.labels,
         compare_with=others[0] if others else None,
     )
     say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
-def _network(name: str, model: Model, recipe: Recipe | None) -> Network:
-    """A model with its title, and the records and results of its run, if it has a run folder."""
+def _network(name: str, model: Model, recipe: Recipe | None, root: Path | None) -> Network:
+    """A model with its title, the records and results of its run, if it has a run folder, and samples of its data."""
     from ..explorer import Network
     from ..models import list_pretrained, pretrained_folder
     from ..train import RunFolder
 
     run = RunFolder(pretrained_folder(name) if name in list_pretrained() else name)
     title = Path(name).resolve().name if recipe is None or not recipe.about else recipe.about
-    return Network(model, title, run.read_metrics(), run.read_results() if run.finished else None)
+    results = run.read_results() if run.finished else None
+    samples, labels = _samples(name, model, recipe, root)
+    return Network(model, title, run.read_metrics(), results, samples=samples, labels=labels)
+
+
+def _samples(
+    name: str, model: Model, recipe: Recipe | None, root: Path | None
+) -> tuple[torch.Tensor | None, list[int] | None]:
+    """The first test image of every class, and the classes; None and None if there are no images on this machine."""
+    import torch
+
+    if recipe is None or model.inputs is None or len(model.inputs.size) != 2:
+        return None, None
+    try:
+        split = load_with_data(name, None, root)[2].test
+    except (FlexConvError, OSError) as error:
+        say(f"note: the page has no samples of the data of {name}: {error}")
+        return None, None
+    if split is None:
+        return None, None
+    found = [(split.labels == label).nonzero()[:1] for label in range(min(model.num_classes, MAX_SAMPLES))]
+    chosen = torch.cat(found).flatten()
+    images = split.inputs[chosen] if isinstance(split.inputs, torch.Tensor) else split.inputs.take(chosen)
+    return images, split.labels[chosen].tolist()
