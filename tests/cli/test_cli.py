@@ -105,7 +105,7 @@ def assert_refused(outcome, *patterns, code=2):
 
 COMMANDS = (
     *("train", "eval", "predict", "resample", "inspect", "explore", "export", "recipes", "fit", "bench"),
-    *("data ls", "data fetch"),
+    *("data ls", "data show", "data fetch"),
 )
 
 

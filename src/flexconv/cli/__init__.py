@@ -15,7 +15,7 @@ from ._common import console as console
 from ._common import print_table as print_table
 from ._common import say as say
 from ._common import typer
-from ._data import fetch, ls
+from ._data import fetch, ls, show
 from ._eval import evaluate
 from ._explore import explore
 from ._export import export
@@ -26,7 +26,7 @@ from ._resample import resample
 from ._train import fit, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and download data sets.")
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and download data sets.")
 
 
 def _version(wanted: bool) -> None:
@@ -65,6 +65,7 @@ app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs
 app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)
 app.add_typer(data, name="data")
 data.command(epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
+data.command(epilog=_examples("data show waves.csv --set data.label=species", "data show photos"))(show)
 data.command(epilog=_examples("data fetch cifar10"))(fetch)
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._common import Root, print_table, say
+from ..errors import ArgumentError
+from ._common import Changes, Root, print_table, say
+
+if TYPE_CHECKING:
+    from ..train import Recipe
+
+MAX_CLASSES = 50  # rows of the table of classes
 
 
 def ls(
@@ -45,6 +53,56 @@ def ls(
         if each.state in ("damaged", "incomplete") or name is not None:
             for problem in each.problems:
                 say(f"{each.name}: {problem}")
+
+
+def show(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="A file or folder of your own data, a recipe (YAML file), or the name of a data set."
+        ),
+    ],
+    changes: Changes = None,
+    root: Root = None,
+) -> None:
+    """Show how data are understood, before you train on them.
+
+    The command prints the shape of the samples, the range of their values, and the classes with their numbers of
+    samples. --set takes the keys of a recipe, such as data.label=species.
+    """
+    from ..data import class_counts, describe
+    from ..train import load_data
+
+    recipe = _recipe_of(what, [*(changes or ()), *([{"data": {"root": str(root)}}] if root else [])])
+    data = load_data(recipe)
+    place = recipe.data.options.get("path")
+    lines = {"data set": data.name + (f", {place}" if place else ""), **describe(data)}
+    for key, value in lines.items():
+        say(f"{key:9} {value}")
+    counts = class_counts(data)
+    parts = [part for part in ("train", "validation", "test") if getattr(data, part) is not None]
+    say("")
+    print_table(("class", *parts), counts[:MAX_CLASSES], right=parts)
+    if len(counts) > MAX_CLASSES:
+        say(f"… and {len(counts) - MAX_CLASSES} more classes")
+
+
+def _recipe_of(what: str, changes: Sequence[str | dict[str, Any]]) -> Recipe:
+    """A recipe whose data are those of a path, a recipe file or a data set."""
+    from ..data import list_datasets
+    from ..train import FitRecipe, build_recipe, load_recipe, merge, parse_override
+
+    if Path(what).suffix in (".yaml", ".yml"):
+        recipe = load_recipe(what, changes)
+        if isinstance(recipe, FitRecipe):
+            raise ArgumentError(f"{what} is a recipe for a fit, which has no data set")
+        return recipe
+    tree = {"model": {"name": "flexnet3"}, "data": {"name": what} if what in list_datasets() else {"path": what}}
+    for change in changes:
+        tree = merge(tree, parse_override(change) if isinstance(change, str) else change)
+    recipe = build_recipe(tree)
+    assert not isinstance(recipe, FitRecipe)
+    return recipe
 
 
 def fetch(

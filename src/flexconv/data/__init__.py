@@ -11,6 +11,7 @@
 from ..audio import N_MFCC, channelwise_mfcc, mfcc
 from ._batches import Batch, DeviceBatches
 from ._dataset import Dataset, Download
+from ._describe import class_counts, describe
 from ._files import DamagedDataError, DataError, DataFile, MissingDataError, data_root, describe_root
 from ._image_files import image_suffixes, import_pillow, read_image
 from ._load import check_options, load
@@ -45,9 +46,11 @@ __all__ = [
     "Unlabelled",
     "channelwise_mfcc",
     "check_options",
+    "class_counts",
     "data_root",
     "dataset",
     "dataset_for",
+    "describe",
     "describe_root",
     "fetch",
     "image_suffixes",

@@ -34,6 +34,13 @@ class ParquetFile(TableFile):
         values = self._array(column)
         return values.dtype.kind not in "biuf" and not _is_list(values)
 
+    def problem(self, column: int) -> str:
+        return (
+            f"{self._array(column)[0]!r} is not a number; set data.ignore=[{self.names[column]}]"
+            if self.is_text(column)
+            else ""
+        )
+
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
         strings = {column: self._text(column) for column in texts}
         lists = [column for column in numeric if _is_list(self._array(column))]

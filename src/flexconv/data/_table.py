@@ -13,6 +13,7 @@ Labels may be strings or integers. In a long table, series may have different le
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .._arguments import as_int, unknown_name
+from .._arguments import as_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ._arrange import check_layout, check_shape, reshape_rows
 from ._dataset import Dataset, Source
@@ -577,17 +578,15 @@ def _check_values(file: TableFile, values: Sequence[int], named: Mapping[str, in
         raise DamagedDataError(f"{file.path}: no column is left for the values; the columns are {listed(file.names)}")
     for column in values:
         name = file.names[column]
-        if file.is_text(column):
-            raise DamagedDataError(
-                f"{file.at(0, column)}: contains text, but a value is a number; set data.ignore=[{name}], or "
-                f"data.label={name} if it is the label"
-            )
         role = OTHER_NAMES.get(name.lower()) if file.has_header else None
         if role is not None and role not in named:
             raise DamagedDataError(
                 f"{file.path}: {file.column(column)} does not seem to be a value; set data.{role}={name}, or "
                 f"data.ignore=[{name}], or list the columns with values in data.columns"
             )
+        problem = file.problem(column)
+        if problem:
+            raise DamagedDataError(f"{file.at(0, column)}: {problem}")
 
 
 def _column(file: TableFile, column: object, option: str) -> int:
@@ -600,7 +599,11 @@ def _column(file: TableFile, column: object, option: str) -> int:
                 f"data.{option}={column}: {file.path} has no header, so columns have numbers from 0 to "
                 f"{len(file.names) - 1}; set data.header=true if its first line names them"
             )
-        unknown_name(f"column of {file.path}", column, file.names)
+        near = difflib.get_close_matches(str(column), file.names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(
+            f"data.{option}={column}: {file.path} has no such column; it has {listed(file.names)}{hint}"
+        )
     number = as_int(column)
     if number is None:
         raise ArgumentTypeError(f"data.{option} must be the name or the number of a column; got {column!r}")

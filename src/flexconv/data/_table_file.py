@@ -70,6 +70,10 @@ class TableFile(ABC):
         """Whether the first rows of a column contain anything but numbers."""
 
     @abstractmethod
+    def problem(self, column: int) -> str:
+        """Why a column cannot contain values, judged by the first row; empty if it can."""
+
+    @abstractmethod
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
         """Read the columns `numeric` as numbers and the columns `texts` as strings. Other columns are ignored."""
 
@@ -123,6 +127,9 @@ class DelimitedFile(TableFile):
     def is_text(self, column: int) -> bool:
         value = self._sample[column].strip() if column < len(self._sample) else ""
         return value.lower() not in MISSING and not _is_number(value)
+
+    def problem(self, column: int) -> str:
+        return _problem(self._sample[column].strip(), self.names[column]) if self.is_text(column) else ""
 
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
         self._check_no_empty_line()
@@ -319,4 +326,7 @@ def _problem(value: str, name: str) -> str:
         return f"{value} is not a finite float32 number"
     if "," in value and _is_number(value.replace(",", ".")):
         return f"{value!r} has a decimal comma; write numbers with a point"
-    return f"{value!r} is not a number; if this column holds no values, set data.ignore=[{name}]"
+    return (
+        f"{value!r} is not a number; if this column has no values, set data.ignore=[{name}], or data.label={name} if "
+        "it has the labels"
+    )

@@ -66,7 +66,7 @@ def assemble(
     the file or the folder of the training set.
     """
     if isinstance(test_share, bool) or not isinstance(test_share, Real) or not 0 < test_share < 1:
-        raise ArgumentError(f"data.test_share must be between 0 and 1; got {test_share!r}")
+        raise ArgumentError(f"data.test_share is the share to hold out, between 0 and 1; got {test_share!r}")
     if len(class_names) < 2:
         raise DamagedDataError(
             f"{place}: the only class is {listed(class_names)}; a classifier needs at least two classes"
