@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import MissingPackageError
 from ._files import DamagedDataError
-from ._table_file import Content, TableFile, Text, merge_equal
+from ._table_file import Content, TableFile, Text, encode
 
 PANDAS_INDEX = "__index_level_"  # how names of columns begin that pandas adds
 
@@ -100,10 +100,7 @@ class ParquetFile(TableFile):
         return padded, lengths if lengths.min() < lengths.max() else None
 
     def _text(self, column: int) -> Text:
-        known: dict[str, int] = {}
-        values = self._array(column).tolist()  # dates become integers
-        codes = [known.setdefault(_string(value), len(known)) for value in values]
-        return merge_equal(Text(np.array(codes, np.int64), tuple(known)))
+        return encode(map(_string, self._array(column).tolist()))  # dates become integers
 
 
 def _string(value: object) -> str:

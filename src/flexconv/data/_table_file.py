@@ -6,8 +6,7 @@ import csv
 import gzip
 import io
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ._files import DamagedDataError
+from ._plain_numbers import parse_lines
 
 DELIMITERS = ("\t", ";", ",", "|")  # in the order of preference
 DELIMITER_NAMES = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars", " ": "spaces"}
@@ -133,12 +133,21 @@ class DelimitedFile(TableFile):
 
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
         self._check_no_empty_line()
-        coders = {column: _Coder() for column in texts}
-        ignored = set(range(len(self.names))) - set(numeric) - set(texts)
-        converters: dict[int, Callable[[str], float]] = {**coders, **dict.fromkeys(ignored, _ignore)}
+        lines = self._lines[1:] if self.has_header else self._lines
+        parsed = parse_lines(lines, self._delimiter, len(self.names), numeric, texts)
+        if parsed is not None:
+            numbers, strings = parsed
+            return Content(numbers, {column: encode(values) for column, values in strings.items()})
+        return self._read_any(lines, numeric, texts)
+
+    def _read_any(self, lines: list[str], numeric: Sequence[int], texts: Collection[int]) -> Content:
+        """Read lines that may have exponents, quotes and white space, or raise an error that names a wrong one."""
+        strings: dict[int, list[str]] = {column: [] for column in texts}
+        others = dict.fromkeys(set(range(len(self.names))) - set(numeric), _ignore)
+        converters = others | {column: _collect(found) for column, found in strings.items()}
         try:
             numbers = np.loadtxt(
-                self._lines[1:] if self.has_header else self._lines,
+                lines,
                 np.float32,
                 delimiter=None if self._delimiter == " " else self._delimiter,
                 comments=None,
@@ -150,12 +159,9 @@ class DelimitedFile(TableFile):
         except ValueError as error:
             self._explain(numeric)
             raise DamagedDataError(f"{self.path}: cannot be read: {error}") from error
-        if numbers.shape[1] != len(self.names):
+        if numbers.shape[1] != len(self.names) or not np.isfinite(numbers).all():
             self._explain(numeric)
-        numbers = numbers if list(numeric) == list(range(numbers.shape[1])) else numbers[:, list(numeric)]
-        if not np.isfinite(numbers).all():
-            self._explain(numeric)
-        return Content(numbers, {column: coder.text() for column, coder in coders.items()})
+        return Content(numbers[:, list(numeric)], {column: encode(found) for column, found in strings.items()})
 
     def place(self, row: int) -> str:
         return f"line {next(line for number, line, _ in self._rows() if number == row)}"
@@ -219,25 +225,21 @@ class DelimitedFile(TableFile):
                 raise DamagedDataError(f"{where}, {self.column(column)}: {_problem(value, self.names[column])}")
 
 
-class _Coder:
-    """A converter for `numpy.loadtxt` that collects the strings of a column as codes."""
+def encode(values: Iterable[str]) -> Text:
+    """Strings as a column, without white space around them."""
+    known: dict[str, int] = {}
+    codes = np.fromiter((known.setdefault(value.strip(), len(known)) for value in values), np.int64)
+    return Text(codes, tuple(known))
 
-    def __init__(self) -> None:
-        self._codes, self._known = array("q"), {}
 
-    def __call__(self, field: str) -> float:
-        self._codes.append(self._known.setdefault(field, len(self._known)))
+def _collect(values: list[str]) -> Callable[[str], float]:
+    """A converter for `numpy.loadtxt` that appends the fields of a column to `values`."""
+
+    def convert(field: str) -> float:
+        values.append(field)
         return 0.0
 
-    def text(self) -> Text:
-        return merge_equal(Text(np.frombuffer(self._codes, np.int64), tuple(self._known)))
-
-
-def merge_equal(text: Text) -> Text:
-    """The same column without white space around its strings."""
-    known: dict[str, int] = {}
-    codes = np.array([known.setdefault(value.strip(), len(known)) for value in text.values], np.int64)
-    return Text(codes[text.codes], tuple(known))
+    return convert
 
 
 def _ignore(_: str) -> float:
