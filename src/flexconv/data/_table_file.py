@@ -8,6 +8,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,7 @@ class DelimitedFile(TableFile):
     def __init__(self, path: Path, *, delimiter: str | None, header: bool | None) -> None:
         self.path = path
         self._lines = _lines(path)
+        self._check_no_empty_line()
         self._delimiter = _checked_delimiter(delimiter) or _find_delimiter(self._lines)
         first, second = self._first_rows()
         if len(first) == 1:
@@ -132,7 +134,6 @@ class DelimitedFile(TableFile):
         return _problem(self._sample[column].strip(), self.names[column]) if self.is_text(column) else ""
 
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
-        self._check_no_empty_line()
         lines = self._lines[1:] if self.has_header else self._lines
         parsed = parse_lines(lines, self._delimiter, len(self.names), numeric, texts)
         if parsed is not None:
@@ -173,18 +174,16 @@ class DelimitedFile(TableFile):
         else:
             reader = csv.reader((f"{line}\n" for line in self._lines), delimiter=self._delimiter)
             parsed = ((reader.line_num, fields) for fields in reader)
-        for number, (line, fields) in enumerate(parsed, start=-1 if self.has_header else 0):
-            if number >= 0:
-                yield number, line, fields
+        try:
+            for number, (line, fields) in enumerate(parsed, start=-1 if self.has_header else 0):
+                if number >= 0:
+                    yield number, line, fields
+        except csv.Error as error:  # a field that never ends
+            raise DamagedDataError(f"{self.path}: cannot be read: {error}") from error
 
     def _first_rows(self) -> tuple[list[str], list[str]]:
         self.has_header = False
-        rows = [fields for number, _, fields in self._rows() if number < 2] if len(self._lines) < 3 else []
-        if not rows:
-            for number, _, fields in self._rows():
-                rows.append(fields)
-                if number == 1:
-                    break
+        rows = [fields for _, _, fields in islice(self._rows(), 2)]
         return rows[0], rows[1] if len(rows) > 1 else []
 
     def _check_one_column(self, first: list[str]) -> None:
@@ -317,7 +316,7 @@ def _is_number(field: str) -> bool:
 
 
 def _is_finite(field: str) -> bool:
-    return _is_number(field) and bool(np.isfinite(np.float32(field)))
+    return _is_number(field) and abs(float(field)) <= float(np.finfo(np.float32).max)
 
 
 def _problem(value: str, name: str) -> str:
