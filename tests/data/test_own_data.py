@@ -1,6 +1,8 @@
-"""The user's own images, recordings and sequences: folders and .npz files."""
+"""The user's own images, recordings and sequences: folders, .npz files and IDX files."""
 
 from __future__ import annotations
+
+import gzip
 
 import numpy as np
 import pytest
@@ -269,6 +271,22 @@ def with_labels(*labels):
         ({"inputs": np.full((4, 1, 8), np.nan)}, "sample 0 .*not finite"),
         ({"inputs": np.zeros((4, 1, 8))}, "labels: missing, expected 4 integers"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros(4)}, "labels: float64"),
+        (
+            with_labels(0, 1) | {"labels": np.array([0, 1, -3, 1, 0, 1, 0, 1])},
+            "label -3 of sample 2, expected 8 integers",
+        ),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros((4, 1), int)}, r"labels: int64 of shape \(4, 1\)"),
+        ({"inputs": np.zeros((4, 8, 8)), "labels": np.arange(4)}, r"may be images or series; .*data\.layout=HW "),
+        (
+            {"inputs": np.zeros((4, 200, 1)), "labels": np.arange(4)},
+            r"\(4, 200, 1\) .*data\.layout=LC \(series of 200 steps",
+        ),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": [8, 8, 0, 8]}, "length 0 of sample 2"),
+        ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 2.0)}, "lengths: float64"),
+        (with_labels(0, 1) | {"class_names": ["a", "a"]}, "class_names: 'a' occurs twice"),
+        (with_labels(0, 1) | {"class_names": ["a", ""]}, "class_names: .*entry 1 is empty"),
+        (with_labels(0, 0), "the only class is 0; .*two classes"),
+        (with_labels("u", "v") | {"class_names": ["u", "w"]}, "label 'v' of sample 4, expected one of u, w"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 9)}, "from 1 to 8"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "class_names": ["a"]}, "label 3.* 1 class_names"),
         (with_labels(0, 1) | {"class_names": "ab"}, r"class_names: shape \(\)"),
@@ -287,6 +305,162 @@ def test_error_names_the_problem_of_an_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(data.DamagedDataError, match=message):
         data.load("npz", path=tmp_path / "own.npz")
+
+
+def test_npz_splits_must_have_equal_samples(tmp_path):
+    parts = {"train_inputs": np.zeros((2, 1, 8)), "train_labels": np.arange(2), "test_labels": np.arange(2)}
+    np.savez(tmp_path / "own.npz", **parts, test_inputs=np.zeros((2, 1, 9)))
+    with pytest.raises(data.DamagedDataError, match=r"train \[1, 8\] float32, test \[1, 9\] float32"):
+        data.load("npz", path=tmp_path / "own.npz")
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_npz_with_string_labels(tmp_path, kind):
+    labels = np.array(["dog", "cat"] * 5).astype(kind)
+    np.savez(tmp_path / "own.npz", inputs=np.arange(10.0)[:, None, None].repeat(4, 2), labels=labels)
+    own = data.load("npz", path=tmp_path / "own.npz")
+    assert own.class_names == ("cat", "dog")
+    assert own.train.labels.tolist() == [1 - int(x[0, 0]) % 2 for x in own.train.inputs]
+
+
+def test_npz_with_class_names_as_bytes(tmp_path):
+    np.savez(tmp_path / "own.npz", **with_labels(0, 1), class_names=np.array([b"caf\xc3\xa9", b"tea"]))
+    assert data.load("npz", path=tmp_path / "own.npz").class_names == ("café", "tea")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "layout", "expected"),
+    [
+        ((10, 3, 200), "f4", None, (3, 200)),
+        ((10, 12, 200), "u1", None, (12, 200)),
+        ((10, 28, 28), "u1", None, (1, 28, 28)),
+        ((10, 20, 28), "u1", None, (1, 20, 28)),
+        ((10, 28, 28), "f4", "HW", (1, 28, 28)),
+        ((10, 28, 28), "f4", "CL", (28, 28)),
+        ((10, 200, 1), "f4", "LC", (1, 200)),
+        ((10, 200, 3), "f4", "LC", (3, 200)),
+        ((10, 200, 3), "f4", "CL", (200, 3)),
+        ((10, 200), "f4", "L", (1, 200)),
+        ((10, 8, 9, 3), "u1", "HWC", (3, 8, 9)),
+        ((10, 3, 8, 9), "u1", None, (3, 8, 9)),
+    ],
+)
+def test_npz_layouts(tmp_path, shape, dtype, layout, expected):
+    inputs = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=np.arange(10) % 2)
+    own = data.load("npz", path=tmp_path / "own.npz", layout=layout, test_share=0.2)
+    assert own.train.sample_shape == expected
+    every = torch.cat([own.train.inputs, own.test.inputs])
+    axis = -1 if layout in ("LC", "HWC") else 1
+    moved = torch.from_numpy(inputs if "C" not in (layout or "C") else np.moveaxis(inputs, axis, 1))
+    assert sorted(every.flatten(1).tolist()) == sorted(moved.flatten(1).tolist())
+
+
+@pytest.mark.parametrize("shape", [(10, 28, 28), (10, 20, 28), (10, 4, 4), (10, 200, 3), (10, 200, 1), (10, 8, 8, 3)])
+def test_ambiguous_arrays_are_rejected(tmp_path, shape):
+    """Series [N, 200, 1] must not be trained as 200 channels of one step."""
+    np.savez(tmp_path / "own.npz", inputs=np.zeros(shape, np.float32), labels=np.arange(10) % 2)
+    with pytest.raises(data.DamagedDataError, match=r"own\.npz, train_inputs: shape .* set data\.layout="):
+        data.load("npz", path=tmp_path / "own.npz")
+    with pytest.raises(data.DamagedDataError, match=r"data\.layout=L means \[N, L\]"):
+        data.load("npz", path=tmp_path / "own.npz", layout="L")
+
+
+def test_npz_with_flattened_images(tmp_path):
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((10, 12), np.uint8), labels=np.arange(10) % 2)
+    assert data.load("npz", path=tmp_path / "own.npz", shape=[3, 4]).image_size == (3, 4)
+    with pytest.raises(data.DamagedDataError, match=r"12 values, but data\.shape=\[3, 5\] needs 3 · 5 = 15"):
+        data.load("npz", path=tmp_path / "own.npz", shape=[3, 5])
+
+
+# --- IDX files --------------------------------------------------------------------------------------------------------
+
+
+def test_idx_files_like_those_of_mnist(tmp_path):
+    written = published.write_mnist(tmp_path, train=40, test=20, side=9)
+    folder = tmp_path / "MNIST/raw"
+    own = data.load("idx", path=folder / "train-images-idx3-ubyte")
+    assert (len(own.train), len(own.test), own.image_size, own.num_classes) == (40, 20, 9, 10)
+    assert np.array_equal(own.test.inputs[:, 0].numpy(), written["t10k"])
+    for path in folder.iterdir():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    packed = data.load("idx", path=folder / "train-images-idx3-ubyte.gz")
+    assert torch.equal(packed.train.inputs, own.train.inputs)
+    assert torch.equal(packed.test.labels, own.test.labels)
+
+
+def test_idx_labels_need_not_start_at_0(tmp_path):
+    published.write_idx(tmp_path / "letters-images-idx3-ubyte", np.zeros((10, 4, 5)))
+    published.write_idx(tmp_path / "letters-labels-idx1-ubyte", np.arange(10) % 2 + 5)
+    own = data.load("idx", path=tmp_path / "letters-images-idx3-ubyte")
+    assert (own.class_names, own.image_size, len(own.test)) == (("5", "6"), (4, 5), 2)
+
+
+def test_error_names_the_problem_of_idx_files(tmp_path):
+    images = tmp_path / "train-images-idx3-ubyte"
+    published.write_idx(images, np.zeros((10, 4, 5)))
+    with pytest.raises(data.MissingDataError, match=r"no train-labels-idx1-ubyte .*data\.labels_path"):
+        data.load("idx", path=images)
+    published.write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(9) % 2)
+    with pytest.raises(data.DamagedDataError, match=r"labels-idx1-ubyte: uint8 of shape \[9\], expected 10 integers"):
+        data.load("idx", path=images)
+    published.write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(10) % 2)
+    published.write_idx(tmp_path / "test-images-idx3-ubyte", np.zeros((4, 4, 5)))
+    published.write_idx(tmp_path / "test-labels-idx1-ubyte", np.array([0, 1, 2, 0]))
+    with pytest.raises(data.DamagedDataError, match=r"test-labels-idx1-ubyte: label 2 of sample 2, .*has 0, 1"):
+        data.load("idx", path=images)
+    images.write_bytes(images.read_bytes()[:-3])
+    with pytest.raises(data.DamagedDataError, match=r"announces 10 × 4 × 5, but 197 bytes"):
+        data.load("idx", path=images)
+    images.write_bytes(b"\x89PNG")
+    with pytest.raises(data.DamagedDataError, match="not an IDX file; it starts with 89 50"):
+        data.load("idx", path=images)
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_split_folders_in_any_case(write_images):
+    """A folder Train beside test must not become a class."""
+    write_images("pets/Train")
+    folder = write_images("pets/TEST", count=2).parent
+    own = data.load("folder", path=folder)
+    assert (own.class_names, len(own.train), len(own.test)) == (("cat", "dog"), 10, 4)
+
+
+def test_test_folder_without_training_folder_is_an_error(write_images):
+    write_images("pets")
+    folder = write_images("pets/test").parent
+    with pytest.raises(data.MissingDataError, match=r"has a folder test, but none called train"):
+        data.load("folder", path=folder)
+
+
+def test_single_class_folder_is_an_error(write_images):
+    with pytest.raises(data.DamagedDataError, match=r"pets: the only class is cat; .*two classes"):
+        data.load("folder", path=write_images("pets", classes=("cat",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("own.csv", "data.name=table"), ("own.npz", "data.name=npz"), ("x.zip", "")]
+)
+def test_file_in_place_of_a_folder_is_an_error(tmp_path, name, hint):
+    (tmp_path / name).write_text("label,a,b\n")
+    with pytest.raises(data.MissingDataError, match=rf"{name} is a file, expected a folder.*{hint}"):
+        data.load("folder", path=tmp_path / name)
+
+
+def test_folder_of_tables_names_the_path_to_set(tmp_path):
+    (tmp_path / "train.csv").write_text("label,a,b\n")
+    with pytest.raises(data.MissingDataError, match=r"data\.path=.*train\.csv"):
+        data.load("folder", path=tmp_path)
+
+
+def test_test_share_is_checked_although_there_is_a_test_folder(write_images):
+    write_images("pets/train")
+    folder = write_images("pets/test").parent
+    with pytest.raises(ValueError, match=r"data\.test_share .*got 'a'"):
+        data.load("folder", path=folder, test_share="a")
 
 
 def test_npz_with_pickles_is_an_error(tmp_path):

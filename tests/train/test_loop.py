@@ -325,6 +325,8 @@ def test_invalid_network_leaves_no_folder(tmp_path):
     for size in ({"num_classes": 3}, {"in_channels": 2}):
         with pytest.raises(ValueError, match="do not fit digits, which has 1 and 10: leave them out"):
             train.train(tiny_recipe(model={"name": "flexnet3", "widths": [4], **size}), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"model\.image_size 32 does not fit digits.* 8×8: leave it out"):
+        train.train(tiny_recipe(model={"name": "flexnet3", "widths": [4], "image_size": 32}), tmp_path / "run")
     with pytest.raises(
         TypeError, match="'flextcn2' is for series and takes length; got image_size, which is for images"
     ):

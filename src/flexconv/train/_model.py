@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from .._arguments import per_axis
 from ..data import DataSplits
 from ..errors import ArgumentError
 from ..models import Model, create_model, from_pretrained, list_models, list_pretrained
@@ -31,6 +32,7 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
 def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
     if settings.name not in list_models() and (settings.name in list_pretrained() or Path(settings.name).is_dir()):
         raise ArgumentError(f"{settings.name} is a trained model: to train it further, set model.pretrained to true")
+    _check_size(settings, data)
     options = {**data.model_arguments, **settings.options}
     model = create_model(settings.name, **options)
     if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
@@ -39,6 +41,18 @@ def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
             f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
         )
     return model
+
+
+def _check_size(settings: ModelRecipe, data: DataSplits) -> None:
+    """Raise an error if a recipe gives its model another size than the samples have."""
+    size = data.train.sample_shape[1:]
+    key = "length" if len(size) == 1 else "image_size"
+    given = settings.options.get(key)
+    if given is not None and per_axis(f"model.{key}", given, len(size), minimum=1) != size:
+        found, resize = "×".join(map(str, size)), "" if key == "length" else ", or resize images with data.resolution"
+        raise ArgumentError(
+            f"model.{key} {given} does not fit {data.name}, whose samples have the size {found}: leave it out{resize}"
+        )
 
 
 def _trained_model(name: str, data: DataSplits) -> Model:
