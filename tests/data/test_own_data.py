@@ -479,3 +479,16 @@ def test_two_validation_folders_are_an_error(write_images):
 def test_path_that_is_a_number_is_an_error():
     with pytest.raises(TypeError, match=r"path .*got 2024"):
         data.load("folder", path=2024)
+
+
+def test_eval_on_recordings_of_another_rate_is_an_error(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    for rate in (8_000, 16_000):
+        for word in ("no", "yes"):
+            for i in range(6):
+                wave = draw.integers(-(2**15), 2**15, 80).astype("<i2")
+                published.write_wav(tmp_path / str(rate) / word / f"{i}.wav", wave, rate=rate)
+    tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": {"path": str(tmp_path / "8000")}, "epochs": 1}
+    train.train(train.build_recipe(tree | {"batch_size": 4}), tmp_path / "run", device="cpu", plots=False)
+    assert cli.run(["eval", str(tmp_path / "run/weights"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 2
+    assert "needs recordings at 8000 Hz; folder has 16000 Hz" in capsys.readouterr().err

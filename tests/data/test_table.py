@@ -489,3 +489,23 @@ def test_trained_in_python(write, tmp_path):
     tree["data"]["options"]["test_share"] = 0.5
     train.train(train.build_recipe(tree), tmp_path / "run", device="cpu", plots=False)
     assert from_pretrained(tmp_path / "run/weights").inputs.classes == ("cat", "dog")
+
+
+def test_eval_on_other_files(write, tmp_path, monkeypatch, capsys):
+    """--data takes a path. Series of another length are evaluated with a note."""
+    monkeypatch.chdir(tmp_path)
+    write("waves.csv", wide(40, values=16))
+    settings = {"path": "waves.csv"}
+    tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": settings, "epochs": 1, "batch_size": 8}
+    train.train(train.build_recipe(tree), "run", device="cpu", plots=False)
+    tested = ["eval", "run/weights", "--device", "cpu", "--data"]
+    for values, noted in ((16, False), (12, True)):
+        write("more.csv", wide(20, values=values))
+        assert cli.run([*tested, "more.csv"]) == 0
+        out = capsys.readouterr().out
+        assert "table test: " in out
+        assert ("have 12 steps, but the network was trained on 16" in out) == noted
+    assert cli.run([*tested, "more.csv", "--data-option", "label=knid"]) == 2
+    assert "did you mean 'kind'" in capsys.readouterr().err
+    assert cli.run([*tested, "missing.csv"]) == 2
+    assert "missing.csv" in capsys.readouterr().err

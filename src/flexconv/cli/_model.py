@@ -31,7 +31,8 @@ DataName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Data set to use, standardised as in training. [default: the one that the model was trained on]",
+        help="Data set to use, or a file or folder of your own, standardized as in training. "
+        "[default: the data that the model was trained on]",
     ),
 ]
 DataOptions = Annotated[
@@ -90,19 +91,22 @@ def load_with_data(
 ) -> tuple[Model, Recipe | None, DataSplits]:
     """Load a model, its recipe if it has one, and data: the set named `data`, or the one that it was trained on.
 
-    `options` are those of the set named `data`, as KEY=VALUE.
+    `data` may also be the path of the user's own data. `options` are those of the data set, as KEY=VALUE.
     """
     from .. import data as datasets
 
-    given = _read_options(data, options or [])
+    path = {}
+    if data is not None and data not in datasets.list_datasets() and Path(data).expanduser().exists():
+        data, path = datasets.dataset_for(data), {"path": data}
+    given = _read_options(data, options or [], path)
     model, recipe = load_model(name)
     if data is None:
         return model, recipe, _trained_on(name, recipe, root)
     return model, recipe, _fitted(datasets.load(data, root=root, **given), model)
 
 
-def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
-    """Parse ["path=photos", "image_size=32"] into {"path": "photos", "image_size": 32}, as --set does."""
+def _read_options(data: str | None, options: Sequence[str], path: dict[str, str]) -> dict[str, Any]:
+    """Parse ["path=photos", "image_size=32"] into {"path": "photos", "image_size": 32}, as --set does, after `path`."""
     from ..data import check_options
 
     if data is None and options:
@@ -110,7 +114,7 @@ def _read_options(data: str | None, options: Sequence[str]) -> dict[str, Any]:
             f"--data-option {options[0]} needs --data, as in --data folder --data-option path=photos; the data of a "
             "training run are searched in --root"
         )
-    given = parse_options(options)
+    given = {**path, **parse_options(options)}
     if data is not None:
         check_options(data, given)  # `load` would take `root` and others for its own arguments
     return given
@@ -145,6 +149,7 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
         raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")
     if model.inputs is not None:
         splits = _standardised(splits, model.inputs)
+    _check_series(splits, model)
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
@@ -156,6 +161,28 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
         return splits
     say(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")
     return splits.at_resolution((height, width))
+
+
+def _check_series(splits: DataSplits, model: Model) -> None:
+    """Raise an error if recordings have another rate than a network expects, and say so if series have another length.
+
+    Networks accept series of any length.
+    """
+    inputs = model.inputs
+    if inputs is None or splits.length is None or len(inputs.size) != 1:
+        return
+    scale = model.resolution[0]
+    if inputs.rate is not None and splits.train.rate not in (None, round(inputs.rate * scale)):
+        raise ArgumentError(
+            f"the network needs recordings at {round(inputs.rate * scale)} Hz; {splits.name} has {splits.train.rate} "
+            "Hz: resample the recordings, or the network (flexconv resample)"
+        )
+    steps = round(inputs.size[0] * scale)
+    if splits.length != steps and not (inputs.varying and splits.length < steps):
+        say(
+            f"note: the series of {splits.name} have {splits.length:,} steps, but the network was trained on "
+            f"{steps:,}; its kernels keep their size in steps"
+        )
 
 
 def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
