@@ -220,6 +220,8 @@ BAD = [
     ("label,a,\nx,1,2\ny,3,4\n", {}, r"line 1: column 3 has no name"),
     ("label,a,b\nx,1,2\n,3,4\n", {}, r"line 3, column 'label': the value is missing"),
     ("label,a,b\n0.5,1,2\n1,3,4\n", {}, r"line 2, column 'label': the label 0\.5 is not an integer"),
+    (wide(3000) + "cat,1,2,three\n", {}, r"line 3002, column 'v2': 'three' is not a number"),
+    ("label,a,b\nx,1,2\nx,3,4\ny,5,6\n", {}, r"own\.csv: class 'y' \(2 classes in all\) has one sample"),
     ("label,a,b\nx,1,2\nx,3,4\n", {}, r"own\.csv: the only class is x; .*two classes"),
     ("1,2,3\n2,3,4\n", {}, r"own\.csv: which column has the labels\? Set data\.label; 0 is the first"),
     ("a,b\n2,3\n", {}, r"which column has the labels\? .*the columns are a, b"),
@@ -428,6 +430,17 @@ def test_damaged_parquet_is_one_line(tmp_path):
     (tmp_path / "own.parquet").write_bytes(b"PAR1")
     with pytest.raises(data.DamagedDataError, match=r"own\.parquet: .*Parquet"):
         data.read_table(tmp_path / "own.parquet")
+
+
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("fastparquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    frame = pandas.DataFrame({"kind": pandas.Categorical(["cat", "dog"] * 5), "a": range(10), "b": range(10)})
+    frame.to_parquet(tmp_path / "own.parquet", engine="fastparquet")
+    table = data.read_table(tmp_path / "own.parquet")
+    assert (table.labels, table.inputs.shape) == (("cat", "dog") * 5, (10, 1, 2))
 
 
 def test_error_names_the_package_for_parquet(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ DELIMITERS = ("\t", ";", ",", "|")  # in the order of preference
 DELIMITER_NAMES = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars", " ": "spaces"}
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-"))
 UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+BLOCK = 1000  # lines
 PARQUET_SUFFIXES = (".parquet", ".pq")
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", *PARQUET_SUFFIXES)
 
@@ -167,17 +168,18 @@ class DelimitedFile(TableFile):
     def place(self, row: int) -> str:
         return f"line {next(line for number, line, _ in self._rows() if number == row)}"
 
-    def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """The number, the line and the fields of every row below the header. Slow, for messages."""
+    def _rows(self, skip: int = 0) -> Iterator[tuple[int, int, list[str]]]:
+        """The number, the line and the fields of every row below the header, after `skip` lines. Slow, for messages."""
+        lines = self._lines[skip:]
         if self._delimiter == " ":
-            parsed = ((line, text.split()) for line, text in enumerate(self._lines, start=1))
+            parsed = ((line, text.split()) for line, text in enumerate(lines, start=1))
         else:
-            reader = csv.reader((f"{line}\n" for line in self._lines), delimiter=self._delimiter)
+            reader = csv.reader((f"{line}\n" for line in lines), delimiter=self._delimiter)
             parsed = ((reader.line_num, fields) for fields in reader)
         try:
-            for number, (line, fields) in enumerate(parsed, start=-1 if self.has_header else 0):
+            for number, (line, fields) in enumerate(parsed, start=skip - self.has_header):
                 if number >= 0:
-                    yield number, line, fields
+                    yield number, skip + line, fields
         except csv.Error as error:  # a field that never ends
             raise DamagedDataError(f"{self.path}: cannot be read: {error}") from error
 
@@ -208,9 +210,18 @@ class DelimitedFile(TableFile):
                 what = "is empty" if not line.strip() else "has no values"
                 raise DamagedDataError(f"{self.path}, line {number}: the row {what}; remove it")
 
+    def _count_plain(self, numeric: Sequence[int]) -> int:
+        """The number of lines at the beginning that are certainly right, so that a search may skip them."""
+        texts = set(range(len(self.names))) - set(numeric)
+        for first in range(int(self.has_header), len(self._lines), BLOCK):
+            block = self._lines[first : first + BLOCK]
+            if parse_lines(block, self._delimiter, len(self.names), numeric, texts) is None:
+                return first
+        return len(self._lines)
+
     def _explain(self, numeric: Sequence[int]) -> None:
         """Raise an error that names the first row with a wrong number of fields or a field that is no number."""
-        for _, line, fields in self._rows():
+        for _, line, fields in self._rows(self._count_plain(numeric)):
             where = f"{self.path}, line {line}"
             if len(fields) != len(self.names):
                 raise DamagedDataError(

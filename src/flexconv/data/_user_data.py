@@ -8,6 +8,8 @@ from itertools import islice
 from numbers import Real
 from pathlib import Path
 
+import torch
+
 from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
 from ._files import DamagedDataError, MissingDataError
@@ -73,12 +75,23 @@ def assemble(
         )
     train, test = parts["train"], parts.get("test")
     if test is None:
+        _check_two_of_each(train, class_names, place)
         kept, held = stratified_holdout(train.labels, test_share, seed=TEST_SEED)
         train, test = train.rows(kept), train.rows(held)
     note = "; ".join(
         filter(None, (_missing_classes(part, parts[part], class_names) for part in SPLITS if part in parts))
     )
     return Source(train, test, class_names, validation=parts.get("validation"), scale=scale, note=note)
+
+
+def _check_two_of_each(train: Samples, class_names: tuple[str, ...], place: Path) -> None:
+    """Raise an error if a test set cannot be held out because a class has one sample only."""
+    counts = torch.bincount(train.labels, minlength=len(class_names))
+    if int(counts.min()) < 2:
+        raise DamagedDataError(
+            f"{place}: class {class_names[int(counts.argmin())]!r} ({len(class_names):,} classes in all) has one "
+            "sample, so no test set can be held out; add samples, remove the class, or provide a test set"
+        )
 
 
 def listed(names: Iterable[object]) -> str:
