@@ -153,6 +153,14 @@ def test_long_table_with_dates(write):
     assert "time steps are between 43200 and 129600" in table.note
 
 
+def test_times_of_nanoseconds_differ(write):
+    first = 1_790_000_000_000_000_000
+    rows = [f"{name},{first + t},{name},{t}" for name in "ab" for t in (2, 0, 1)]
+    table = data.read_table(write("own.csv", "id,time,label,x\n" + "\n".join(rows)), id="id", time="time")
+    assert table.inputs.tolist() == [[[0, 1, 2]]] * 2
+    assert table.note == ""
+
+
 def test_long_table_with_interleaved_series(write):
     table = data.read_table(write("own.csv", "id,label,x\na,u,1\nb,v,2\na,u,3\nb,v,4\n"), id="id")
     assert (table.inputs.tolist(), table.lengths) == ([[[1, 3]], [[2, 4]]], None)
@@ -243,7 +251,11 @@ BAD = [
         {"id": "id", "time": "time"},
         r"line 5, column 'kind': 'cat', .*'b' has 'dog'",
     ),
-    (LONG.replace("b,1,dog", "b,soon,dog"), {"id": "id", "time": "time"}, r"line 5, column 'time': 'soon' is neither"),
+    (
+        LONG.replace("b,1,dog", "b,soon,dog"),
+        {"id": "id", "time": "time"},
+        r"line 5, column 'time': 'soon', expected numbers",
+    ),
     (LONG.replace("b,1,dog", ",1,dog"), {"id": "id", "time": "time"}, r"line 5, column 'id': the value is missing"),
     ("id,time,label,a\nr,1,u,1\ns,1,v,2\n", {"id": "id", "time": "time"}, r"only one row.*leave out data\.time"),
     (b"label,a,b\n\xe9t\xe9,1,2\n", {}, r"line 2: byte 0xe9 is not UTF-8"),

@@ -43,6 +43,7 @@ OTHER_NAMES = {
 }
 UNNAMED = ("", "Unnamed: 0")  # the row numbers that pandas and R write into the first column
 MISSING_LABELS = frozenset(("", "nan", "na", "n/a", "null", "?"))
+TIME_KINDS = ("int64", "float64", "date")  # in this order, because integers may be nanoseconds
 UNEQUAL = 1.01  # ratio of time steps that is noted
 
 
@@ -368,7 +369,7 @@ def _read_part(file: TableFile, options: _Options, *, labelled: bool) -> _Part:
         return _wide(file, roles, content, labels, options)
     ids = content.texts[roles.id]
     _check_filled(file, ids, roles.id)
-    if len(ids.values) == len(ids.codes) and len(ids.codes) > 1:  # one row per id: a wide table with names
+    if len(ids.values) == len(ids.codes):  # one row per id: a wide table with names
         return replace(_wide(file, roles, content, labels, options), ids=ids)
     return _long(file, roles, content, labels, options)
 
@@ -394,94 +395,94 @@ def _long(file: TableFile, roles: _Roles, content: Content, labels: Text | None,
     if options.shape is not None or options.layout is not None:
         raise ArgumentError(f"{file.path}: data.shape and data.layout are for tables with one row per sample")
     assert roles.id is not None
-    ids = content.texts[roles.id]
-    times = None if roles.time is None else _times(file, content.texts[roles.time], roles.time)
-    order = np.argsort(ids.codes, kind="stable") if times is None else np.lexsort((times, ids.codes))
-    sorted_ids = ids.codes[order]
-    starts = np.flatnonzero(np.r_[True, sorted_ids[1:] != sorted_ids[:-1]])
-    lengths = np.diff(np.r_[starts, len(order)])
-    note = "" if times is None else _check_times(file, roles, ids, times, order)
-    first_rows = order[starts]
-    per_sample = {}
-    for column, text in (
-        (roles.label, labels),
-        (roles.split, content.texts.get(-1 if roles.split is None else roles.split)),
-    ):
-        if column is not None and text is not None:
-            per_sample[column] = _one_per_series(file, text, column, ids, order, first_rows, lengths)
-    padded = np.zeros((len(starts), len(roles.values), lengths.max()), np.float32)
-    position = np.arange(len(order)) - np.repeat(starts, lengths)
-    padded[np.repeat(np.arange(len(starts)), lengths), :, position] = content.numbers[order]
-    unequal = lengths.min() < lengths.max()
+    ids, note = content.texts[roles.id], ""
+    if roles.time is None:
+        order = np.argsort(ids.codes, kind="stable")
+    else:
+        times = _times(file, content.texts[roles.time], roles.time)
+        order = np.lexsort((times, ids.codes))
+        note = _check_times(file, roles.time, ids, times, order)
+    series = _Series(file, ids, order)
+    splits = None if roles.split is None else content.texts[roles.split]
     return _Part(
         file,
         roles,
-        padded,
-        lengths if unequal else None,
-        first_rows,
-        per_sample.get(roles.label),
-        per_sample.get(roles.split),
-        Text(np.arange(len(starts)), ids.values),
+        series.pad(content.numbers),
+        series.lengths if series.lengths.min() < series.lengths.max() else None,
+        series.first_rows,
+        series.one_of_each(labels, roles.label),
+        series.one_of_each(splits, roles.split),
+        Text(np.arange(len(series.lengths)), ids.values),
         note,
     )
 
 
-def _one_per_series(
-    file: TableFile,
-    text: Text,
-    column: int,
-    ids: Text,
-    order: np.ndarray,
-    first_rows: np.ndarray,
-    lengths: np.ndarray,
-) -> Text:
-    """The text of every series, which must be the same in all its rows."""
-    codes = text.codes[first_rows]
-    different = text.codes[order] != np.repeat(codes, lengths)
-    if different.any():
-        row = int(order[different].min())
-        first = int(first_rows[ids.codes[row]])
-        raise DamagedDataError(
-            f"{file.at(row, column)}: {text[row]!r}, but the series {ids[row]!r} has {text[first]!r} in "
-            f"{file.place(first)}"
-        )
-    return Text(codes, text.values)
+class _Series:
+    """Rows that are grouped by series: `order` sorts the rows by the codes of their ids, which count from 0."""
+
+    def __init__(self, file: TableFile, ids: Text, order: np.ndarray) -> None:
+        self._file, self._ids, self._order = file, ids, order
+        self.lengths = np.bincount(ids.codes)
+        self._starts = np.cumsum(self.lengths) - self.lengths
+        self.first_rows = order[self._starts]
+
+    def pad(self, numbers: np.ndarray) -> np.ndarray:
+        """Rows [rows, C] as series [N, C, longest], padded with zeros."""
+        padded = np.zeros((len(self.lengths), numbers.shape[1], self.lengths.max()), np.float32)
+        step = np.arange(len(self._order)) - np.repeat(self._starts, self.lengths)
+        padded[self._ids.codes[self._order], :, step] = numbers[self._order]
+        return padded
+
+    def one_of_each(self, text: Text | None, column: int | None) -> Text | None:
+        """The text of every series, which must be the same in all its rows."""
+        if text is None:
+            return None
+        codes = text.codes[self.first_rows]
+        different = np.flatnonzero(text.codes != codes[self._ids.codes])
+        if len(different):
+            row = int(different[0])
+            first = int(self.first_rows[self._ids.codes[row]])
+            raise DamagedDataError(
+                f"{self._file.at(row, column)}: {text[row]!r}, but the series {self._ids[row]!r} has {text[first]!r} "
+                f"in {self._file.place(first)}"
+            )
+        return Text(codes, text.values)
 
 
 def _times(file: TableFile, text: Text, column: int) -> np.ndarray:
     """Times as floats: numbers, or dates in ISO 8601 as seconds."""
     _check_filled(file, text, column)
-    try:
-        values = np.array(text.values, dtype=np.float64)
-    except ValueError:
-        try:
-            values = np.array(text.values, dtype="datetime64[ns]").astype(np.float64) / 1e9
-        except ValueError:
-            row = int(np.argmax(text.codes == _first_bad_time(text.values)))
-            raise DamagedDataError(
-                f"{file.at(row, column)}: {text[row]!r} is neither a number nor a date such as 2026-01-31T12:00:00"
-            ) from None
+    values = next((found for kind in TIME_KINDS if (found := _parse_times(text.values, kind)) is not None), None)
+    if values is None:
+        kind = next((kind for kind in TIME_KINDS[1:] if _parse_times(text.values[:1], kind) is not None), TIME_KINDS[1])
+        wrong = [code for code, value in enumerate(text.values) if _parse_times([value], kind) is None]
+        row = int(np.argmax(text.codes == wrong[0]))
+        raise DamagedDataError(
+            f"{file.at(row, column)}: {text[row]!r}, expected numbers, or dates such as 2026-01-31T12:00:00"
+        )
     return values[text.codes]
 
 
-def _first_bad_time(values: Sequence[str]) -> int:
-    """The number of the first string that is not of the same kind as most others: a number or a date."""
-    for number, value in enumerate(values):
-        try:
-            float(value)
-        except ValueError:
-            return number
-    return 0
+def _parse_times(values: Sequence[str], kind: str) -> np.ndarray | None:
+    """Strings as numbers or as seconds after the first date; None if a string is something else."""
+    try:
+        if kind == "date":
+            dates = np.array([value.removesuffix("Z") for value in values], "datetime64[ns]").astype(np.int64)
+            return (dates - dates.min()) / 1e9
+        numbers = np.array(values, kind)
+    except (ValueError, OverflowError):
+        return None
+    return (numbers - numbers.min()).astype(np.float64)
 
 
-def _check_times(file: TableFile, roles: _Roles, ids: Text, times: np.ndarray, order: np.ndarray) -> str:
+def _check_times(file: TableFile, column: int, ids: Text, times: np.ndarray, order: np.ndarray) -> str:
     """Raise an error if a series has two rows of the same time. Returns a note if its steps are unequal."""
     steps = np.diff(times[order])[np.diff(ids.codes[order]) == 0]
     if (steps == 0).any():
         same = np.flatnonzero((np.diff(times[order]) == 0) & (np.diff(ids.codes[order]) == 0))[0]
         first, second = sorted(map(int, order[same : same + 2]))
         raise DamagedDataError(
-            f"{file.at(second, roles.time)}: the series {ids[second]!r} has the same time in {file.place(first)}; "
+            f"{file.at(second, column)}: the series {ids[second]!r} has the same time in {file.place(first)}; "
             "every step needs a time of its own"
         )
     if len(steps) and steps.max() > UNEQUAL * steps.min():
