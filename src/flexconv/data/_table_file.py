@@ -226,7 +226,7 @@ class DelimitedFile(TableFile):
             if len(fields) != len(self.names):
                 raise DamagedDataError(
                     f"{where}: {len(fields):,} values, but {'the header' if self.has_header else 'line 1'} has "
-                    f"{len(self.names):,}"
+                    f"{len(self.names):,}; series of different lengths need one row per time step, see data.id"
                 )
             for column in numeric:
                 value = fields[column].strip()

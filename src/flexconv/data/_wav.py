@@ -22,9 +22,11 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
             )
             raw = file.readframes(frames)
     except (wave.Error, EOFError) as error:
-        raise DamagedDataError(f"{path}: the .wav file cannot be read: {error or 'truncated'}") from error
+        raise DamagedDataError(
+            f"{path}: the .wav file cannot be read: {error or 'truncated'}; expected PCM with 16 bits per sample"
+        ) from error
     if width != 2:
-        raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16")
+        raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16; save the file as 16-bit PCM")
     if len(raw) != 2 * channels * frames:
         raise DamagedDataError(f"{path}: truncated, {len(raw) // (2 * channels):,} of {frames:,} samples")
     return np.frombuffer(raw, "<i2").reshape(-1, channels).T, rate
