@@ -101,6 +101,7 @@ def test_predict_writes_files(call, tmp_path):
     assert (tmp_path / "a.dat").read_text("utf-8") == (tmp_path / "a.csv").read_text("utf-8")
     assert_refused(call("predict", "flexnet3-digits", "digits", "--out", "a.txt"), r"\.json or \.csv.*'a\.txt'")
     assert_refused(call("predict", "flexnet3-digits", "digits", "--json", "--csv"), "--json and --csv")
+    assert_refused(call("predict", "flexnet3-digits", "digits", "--out", "no/a.csv"), "there is no folder no")
 
 
 def test_predict_runs_at_other_resolutions(call, digits):

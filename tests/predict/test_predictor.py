@@ -376,6 +376,7 @@ def test_rejects_networks_that_cannot_classify_files(tmp_path):
         ({"resolution": (8, 8, 8)}, "resolution"),
         ({"batch_size": 0}, "batch_size.*0"),
         ({"hop": 0}, "hop.*0"),
+        ({"options": {"idd": "series"}}, "'idd'.*'id'"),
     ],
 )
 def test_rejects_wrong_arguments(arguments, message):

@@ -112,6 +112,8 @@ def predict(
 
 def _form(as_json: bool, as_csv: bool, out: Path | None) -> str:
     """Return "table", "json" or "csv"."""
+    if out is not None and not out.parent.is_dir():
+        raise ArgumentError(f"--out {out}: there is no folder {out.parent}")
     if as_json and as_csv:
         raise ArgumentError("--json and --csv exclude each other")
     if as_json or as_csv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis, positive, positive_int, unknown_name
-from ..data import image_suffixes, is_table
+from ..data import image_suffixes, is_table, read_table
 from ..errors import ArgumentError, FlexConvError, MissingPackageError, UsageError
 from ..models import CONFIG, Inputs, Model, from_pretrained, input_size, list_pretrained
 from ..resolution import at_resolution
@@ -92,7 +93,7 @@ class Predictor:
         self.model = (model if isinstance(model, nn.Module) else _load(model)).to(device).eval()
         self.batch_size = positive_int("batch_size", batch_size)
         self.target = _target(self.model, inputs, name, resolution, None if hop is None else positive("hop", hop))
-        self.options = dict(options or {})
+        self.options = _check_options(options or {})
         self._resampled: dict[tuple[float, ...], nn.Module] = {}
 
     @property
@@ -249,6 +250,14 @@ def _resolution(resolution: str | int | Sequence[int], inputs: Inputs, dims: int
     if dims == 1:
         raise ArgumentError(f"resolution must be {TRAINED} or {NATIVE} for recordings and series; got {resolution!r}")
     return per_axis("resolution", resolution if isinstance(resolution, int) else tuple(resolution), dims, minimum=1)
+
+
+def _check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    known = [name for name in inspect.signature(read_table).parameters if name != "path"]
+    for name in options:
+        if name not in known:
+            unknown_name("option for tables and arrays", name, known)
+    return dict(options)
 
 
 def _raise(file: str, error: Exception) -> None:  # noqa: ARG001
