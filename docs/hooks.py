@@ -5,6 +5,7 @@
     <!-- networks -->                a table of the pretrained networks
     <!-- names -->                   a table of the names that `flexconv` exports
     <!-- contributing -->            CONTRIBUTING.md
+    <picture>…</picture>             the light and the dark variant, for the switch of the site
 
 mkdocs calls `on_page_markdown`. tests/test_docs.py and tests/test_docs_site.py use the other functions.
 """
@@ -20,6 +21,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 88
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
+    r'\s*<img ([^>]*?)src="([^"]+)"([^>]*)>\s*</picture>'
+)
 PRETRAINED = (ROOT / "src/flexconv/weights", ROOT / "weights")
 
 
@@ -29,7 +34,18 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     parts = {"examples": examples, "networks": networks, "names": names, "contributing": contributing}
     for name, text in parts.items():
         markdown = re.sub(rf"^<!-- {name} -->$", lambda _, text=text: text(), markdown, flags=re.M)
-    return markdown
+    return PICTURE.sub(pictures, markdown)
+
+
+def pictures(found: re.Match[str]) -> str:
+    """Return both variants of a picture. The theme shows the one that fits its switch, not that of the system.
+
+    The files have twice the resolution of the page, so `srcset` shows them at half their size in pixels.
+    """
+    dark, before, light, after = found.groups()
+    variants = {"light": light, "dark": dark}
+    tags = [f'<img {before}src="{path}#only-{name}" srcset="{path} 2x"{after}>' for name, path in variants.items()]
+    return "\n".join(tags)
 
 
 def commands() -> dict[str, Any]:

@@ -1,57 +1,34 @@
-"""The figures of README.md and docs/idea.md.
+"""The figures of README.md and of the documentation: `python docs/pictures.py`, one minute on a CPU.
 
-    make demo                             # trains a small network on digits, one or two minutes on a CPU
-    python docs/pictures.py runs/demo     # half a minute
-
-Without a run folder, only the figure of README.md is drawn.
+Every figure is saved twice, for light and for dark pages. The pages show them in a <picture> element, and docs/hooks.py
+makes the documentation site choose by its own switch. The figures of docs/results.md: `python -m reproduction all`.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flexconv import FlexConv2d, GaussianMask, from_pretrained, ops, viz
 from flexconv.sampling import KernelStages, kernel_stages
 from flexconv.train import RunFolder
+from flexconv.train.plots import size_history, with_test
+from flexconv.viz.style import styled, theme
 
-IMAGES = Path(__file__).parent / "images"
-DPI = 110
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
+DEMO = DOCS.parent / "results/runs/digits-demo"  # the log of `make demo`
 
 
 # --- README.md: a kernel that grows during training -------------------------------------------------------------------
 
 GRID = 33  # taps
 EPOCHS = (0, 2, 4, 11, 30)  # the epochs that are drawn
-
-
-class Theme(NamedTuple):
-    """Colours that fit the light or the dark theme of GitHub. The background of the figure is transparent."""
-
-    panel: str  # background of a panel, and the colour of 0
-    ink: str
-    muted: str
-    line: str
-    negative: tuple[str, str]  # kernel values, strong and weak
-    positive: tuple[str, str]  # weak and strong
-    mask: str
-
-
-THEMES = {
-    "light": Theme(
-        "#f6f8fa", "#1f2328", "#59636e", "#d1d9e0", ("#0a3069", "#218bff"), ("#fb8f44", "#762c00"), "#8250df"
-    ),
-    "dark": Theme(
-        "#151b23", "#f0f6fc", "#9198a1", "#3d444d", ("#b6e3ff", "#218bff"), ("#fb8f44", "#ffe2b8"), "#d2a8ff"
-    ),
-}
 
 
 def ring_filter() -> torch.Tensor:
@@ -82,13 +59,13 @@ def train_ring_filter() -> dict[int, KernelStages]:
     return stages
 
 
-def draw_growth(stages: dict[int, KernelStages], theme: Theme) -> Figure:
+@styled
+def draw_growth(stages: dict[int, KernelStages]) -> Figure:
     """Draw kernel and mask at every epoch, and the filter to learn. All lengths are in pixels of the figure."""
     side, gap, left, top, bottom, extra = 8 * GRID, 18, 52, 52, 64, 22  # 8 pixels per tap
     width, height = left + 6 * side + 5 * gap + extra + 2, top + 2 * side + gap + bottom
     figure = Figure(figsize=(width / 200, height / 200), dpi=200)
-    signed = LinearSegmentedColormap.from_list("signed", [*theme.negative, theme.panel, *theme.positive])
-    shades = LinearSegmentedColormap.from_list("shades", [theme.panel, theme.mask])
+    colours = theme()
 
     def position(column: int) -> int:
         return left + column * (side + gap) + (extra if column == 5 else 0)
@@ -97,11 +74,11 @@ def draw_growth(stages: dict[int, KernelStages], theme: Theme) -> Figure:
         y = bottom + (1 - row) * (side + gap)
         area = position(column) / width, y / height, side / width, side / height
         axes = figure.add_axes(area, xticks=[], yticks=[])
-        axes.spines[:].set(color=theme.line, linewidth=0.8)
+        axes.spines[:].set(color=colours.faint, linewidth=0.8)
         return axes
 
     def text(x: float, y: float, string: str, **options: object) -> None:
-        look = {"ha": "center", "va": "center", "color": theme.ink, "fontsize": 9, **options}
+        look = {"ha": "center", "va": "center", "color": colours.ink, "fontsize": 9, **options}
         figure.text(x / width, y / height, string, **look)  # type: ignore[arg-type]
 
     target = ring_filter()[0, 0].numpy()
@@ -111,61 +88,58 @@ def draw_growth(stages: dict[int, KernelStages], theme: Theme) -> Figure:
         kernel = torch.zeros(GRID, GRID)
         kernel[first:last, start:stop] = torch.from_numpy(each.kernel[0, 0])
         assert each.mask is not None
-        images = ((kernel.numpy(), signed, -limit, limit), (each.mask, shades, 0.0, 1.0))
-        for row, (values, colours, low, high) in enumerate(images):
+        images = ((kernel.numpy(), colours.signed, -limit, limit), (each.mask, colours.share, 0.0, 1.0))
+        for row, (values, colormap, low, high) in enumerate(images):
             axes = panel(column, row)
-            axes.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
-            box = Rectangle((start - 0.5, first - 0.5), stop - start, last - first, fill=False, edgecolor=theme.ink)
+            axes.imshow(values, cmap=colormap, vmin=low, vmax=high, interpolation="nearest")
+            box = Rectangle((start - 0.5, first - 0.5), stop - start, last - first, fill=False, edgecolor=colours.ink)
             axes.add_patch(box)
             if column == 0:
-                axes.set_ylabel(("kernel", "mask")[row], color=theme.ink, fontsize=9, labelpad=6)
+                axes.set_ylabel(("kernel", "mask")[row], color=colours.ink, fontsize=9, labelpad=6)
         centre = position(column) + side / 2
-        text(centre, height - 24, f"epoch {epoch}", color=theme.muted)
+        text(centre, height - 24, f"epoch {epoch}")
         text(centre, 34, f"{last - first} × {stop - start} taps", fontsize=10, fontweight="bold")
-    panel(5, 0).imshow(target, cmap=signed, vmin=-limit, vmax=limit, interpolation="nearest")
-    text(position(5) + side / 2, height - 24, "filter to learn", color=theme.muted)
+    panel(5, 0).imshow(target, cmap=colours.signed, vmin=-limit, vmax=limit, interpolation="nearest")
+    text(position(5) + side / 2, height - 24, "filter to learn")
     keys = (
-        ("kernel size:\nthe taps in use", {"fill": False, "edgecolor": theme.ink}),
-        (f"largest kernel:\n{GRID} × {GRID} taps", {"facecolor": theme.panel, "edgecolor": theme.line}),
+        ("kernel size:\nthe taps in use", {"fill": False, "edgecolor": colours.ink}),
+        (f"largest kernel:\n{GRID} × {GRID} taps", {"facecolor": colours.share(0.0), "edgecolor": colours.faint}),
     )
     for row, (meaning, look) in enumerate(keys):
         x, y = position(5), bottom + side / 2 + 48 - 96 * row
         figure.add_artist(Rectangle((x / width, (y - 18) / height), 36 / width, 36 / height, linewidth=1.0, **look))  # type: ignore[arg-type]
-        text(x + 52, y, meaning, ha="left", color=theme.muted, fontsize=8, linespacing=1.3)
+        text(x + 52, y, meaning, ha="left", fontsize=8, linespacing=1.3)
     return figure
 
 
-# --- docs/idea.md -----------------------------------------------------------------------------------------------------
+# --- the documentation -----------------------------------------------------------------------------------------------
 
 
-def draw_idea(run: Path) -> dict[str, Figure]:
-    """The figures of docs/idea.md, by the name of their file. `run` is the run folder of `make demo`."""
+def documentation() -> dict[str, Callable[[], Figure]]:
+    """The functions that draw the figures of docs/idea.md and docs/runs.md, by the name of their file."""
     model = from_pretrained("flexnet7-cifar10")
-    layer = model.get_submodule("blocks.3.conv1")
+    name = "blocks.3.conv1"
+    layer = model.get_submodule(name)
     assert isinstance(layer, FlexConv2d)
-    records = RunFolder(run).read_metrics()
-    layers = records[0]["sizes"]
-    sizes = {name: [(record["step"], tuple(record["sizes"][name])) for record in records] for name in layers}
+    run = RunFolder(DEMO)
+    records = run.read_metrics()
     return {
-        "kernel": viz.plot_kernel(layer, channels=[(30, 19), (8, 15)]),
-        "masks": viz.plot_masks(model),
-        "sizes": viz.plot_sizes(sizes),
-        "spectrum": viz.plot_spectrum(layer, scales=(1, 2)),
+        "curves": lambda: viz.plot_curves(with_test(records, run.read_results())),
+        "kernel": lambda: viz.plot_kernel(layer, channels=[(30, 19), (8, 15)], name=name),
+        "masks": lambda: viz.plot_masks(model),
+        "sizes": lambda: viz.plot_sizes(size_history(records), count="epoch"),
+        "spectrum": lambda: viz.plot_spectrum(layer, scales=(1, 2), name=name),
     }
 
 
-def main(run: Path | None) -> None:
+def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    if run is not None:
-        for name, figure in draw_idea(run).items():
-            figure.savefig(IMAGES / f"{name}.png", dpi=DPI, bbox_inches="tight", pad_inches=0.05)
     torch.set_num_threads(1)  # the result depends on the number of threads
+    for name, draw in documentation().items():
+        viz.save_themes(draw, IMAGES / f"{name}.png")
     stages = train_ring_filter()
-    for name, theme in THEMES.items():
-        draw_growth(stages, theme).savefig(IMAGES / f"growth-{name}.png", transparent=True)
+    viz.save_themes(lambda: draw_growth(stages), IMAGES / "growth.png")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, help="the run folder of make demo")
-    main(parser.parse_args().run)
+    main()

@@ -224,10 +224,12 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def _draw(chosen: Sequence[Item], ledger: Ledger, folder: Path) -> None:
+    from flexconv import viz
+
     folder.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, Callable] = {name: draw for item in chosen for name, draw in item.pictures(ledger).items()}
     for name, draw in drawings.items():
-        draw().savefig(folder / f"{name}.png", dpi=110)
+        viz.save_themes(draw, folder / f"{name}.png")
 
 
 def _print(item: Item, ledger: Ledger) -> None:

@@ -54,9 +54,20 @@ def item_markdown(item: Item, ledger: Ledger) -> list[str]:
     lines = [f'<a id="{_anchor(item)}"></a>', f"## {item.title}", ""]
     if section.grid is not None:
         lines += markdown(section.grid)
-    lines += [f"![{name}]({IMAGES}/{name}.png)\n" for name in item.picture_names(ledger)]
+    for name in item.picture_names(ledger):
+        lines += [*_picture(name), ""]
     lines += [f"- {note}" for note in section.notes] + ([""] if section.notes else [])
     return lines
+
+
+def _picture(name: str) -> list[str]:
+    """The picture of a light or a dark page. docs/hooks.py makes it follow the switch of the site."""
+    return [
+        "<picture>",
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{IMAGES}/{name}-dark.png">',
+        f'  <img alt="{name}" src="{IMAGES}/{name}-light.png">',
+        "</picture>",
+    ]
 
 
 def _networks() -> list[str]:

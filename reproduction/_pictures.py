@@ -73,7 +73,7 @@ def _draw(view: Callable[[Model], Figure], folder: Path) -> Figure:
     return view(from_pretrained(folder))
 
 
-def largest_layer(model: Model) -> FlexConvNd:
-    """The FlexConv with the largest kernel."""
-    layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
-    return max(layers, key=lambda layer: sum(layer.extent))
+def largest_layer(model: Model) -> tuple[str, FlexConvNd]:
+    """Name and layer of the FlexConv with the largest kernel."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, FlexConvNd)]
+    return max(layers, key=lambda named: sum(named[1].extent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ._item import NOTHING
@@ -13,27 +14,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ = NOTHING
-FREQUENCIES = (1, 4, 16, 64)  # rad per unit; a grid of 33 points represents up to 50
+FREQUENCIES = (1, 4, 16, 64)  # rad per unit
+NYQUIST = 16 * math.pi  # rad per unit, of a grid of 33 points on [−1, 1]
 _RANDOM, _HIGHEST = "0.28 … 0.30", "2.01e-2"
 
 
 def draw(ledger: Ledger) -> Figure:
     """The errors over the frequency of the target, one line per generator."""
-    from flexconv.viz.style import BLUE, FAINT, GREEN, PAGE, RED, new_figure
+    from flexconv.viz.style import PAGE, new_figure, theme
 
-    styles = {"/magnet-s": (GREEN, "MAGNet-S"), "": (BLUE, "MAGNet"), "/siren": (RED, "SIREN")}
-    figure = new_figure(PAGE / 2, 2.4)
+    colours = theme()
+    styles = {"/magnet-s": (colours.green, "s", "MAGNet-S"), "": (colours.blue, "o", "MAGNet")}
+    styles["/siren"] = (colours.red, "D", "SIREN")
+    figure = new_figure(0.62 * PAGE, 2.7)
     panel = figure.subplots()
     for row in FIGURE.rows:
         assert isinstance(row.recipe, str)
-        colour, label = styles.get(row.recipe, (FAINT, "N-Jets, order 1 to 9" if row.recipe == "/njet-1" else None))
+        njets = (colours.faint, ".", "N-Jets, orders 1 to 9" if row.recipe == "/njet-1" else None)
+        colour, marker, label = styles.get(row.recipe, njets)
         for log in ledger.finished(f"fit-gabor{row.recipe}")[:1]:
             values = [error_of(f"gabor-{f}").of(log) for f in FREQUENCIES]
-            panel.plot(FREQUENCIES, values, color=colour, label=label, marker="o", markersize=2.5, linewidth=1)  # type: ignore[arg-type]
-    panel.set(xscale="log", yscale="log", xlabel="frequency of the Gabor filter, rad per unit", ylabel="MSE")
+            panel.plot(FREQUENCIES, values, color=colour, label=label, marker=marker, markersize=3, linewidth=1)  # type: ignore[arg-type]
+    panel.axvline(NYQUIST, color=colours.ink, linewidth=0.8, linestyle=":", label="Nyquist frequency, 16π")
+    panel.set(xscale="log", yscale="log", xlabel="frequency of the Gabor filter, radians per unit")
+    panel.set_ylabel("mean squared error")
     panel.set_xticks(FREQUENCIES, [f"{f}" for f in FREQUENCIES])
-    if panel.lines:
-        panel.legend(frameon=False, loc="lower right")
+    panel.minorticks_off()
+    figure.legend(loc="outside right upper")
     return figure
 
 

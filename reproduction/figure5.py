@@ -28,20 +28,27 @@ def _recipe(penalty: str, source: int, target: int) -> str:
 
 def draw(ledger: Ledger) -> Figure:
     """The change without fine-tuning over the target resolution: published as dashed lines, ours as points."""
-    from flexconv.viz.style import BLUE, PAGE, RED, new_figure
+    from flexconv.viz.style import PAGE, new_figure, theme
 
     figure = new_figure(PAGE, 2.6)
     panels = figure.subplots(1, 2, sharey=True)
     for (penalty, source), (changes, _) in _CHANGES.items():
         panel = panels[int(source == 20)]
-        colour = {"f-magnet": BLUE, "f-flexconv": RED}[penalty]
+        colour, marker = {"f-magnet": (theme().blue, "o"), "f-flexconv": (theme().red, "s")}[penalty]
         published = [published_value(text) for text in changes]
         panel.plot(TARGETS, published, "--", color=colour, label=f"{penalty}, published")  # type: ignore[arg-type]
         found = {t: [CHANGE.of(log) for log in ledger.finished(_recipe(penalty, source, t), CHANGE)] for t in TARGETS}
         means = {t: statistics.fmean(v for v in values if v is not None) for t, values in found.items() if values}
         if means:
-            panel.plot(list(means), list(means.values()), "o", color=colour, label=f"{penalty}, ours")
-        panel.set(title=f"trained at {source} pixels", xlabel="tested at", ylabel="change in points")
+            panel.plot(list(means), list(means.values()), marker, markersize=4, color=colour, label=f"{penalty}, ours")
+        panel.set(title=f"trained at {source} × {source} pixels", xlabel="tested at, pixels", xticks=TARGETS)
+        panel.axhline(0, color=theme().faint, linewidth=0.6)
+        panel.grid(axis="y")
+    panels[0].set_ylabel("change in accuracy, points")
+    for panel in panels:
+        if not any(str(line.get_label()).endswith("ours") for line in panel.lines):
+            note = {"color": theme().faint, "ha": "center", "va": "bottom", "fontsize": 7}
+            panel.text(0.5, 0.03, "we have not run these", transform=panel.transAxes, **note)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 

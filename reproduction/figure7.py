@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def _steps(model: Model) -> Figure:
     from flexconv import viz
 
-    return viz.plot_kernel(largest_layer(model))
+    name, layer = largest_layer(model)
+    return viz.plot_kernel(layer, name=name)
 
 
 FIGURE = Pictures(

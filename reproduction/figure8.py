@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 def _spectrum(model: Model) -> Figure:
     from flexconv import viz
 
-    return viz.plot_spectrum(largest_layer(model), scales=(1, 2))
+    name, layer = largest_layer(model)
+    return viz.plot_spectrum(layer, scales=(1, 2), name=name)
 
 
 def _kernel(model: Model) -> Figure:
     from flexconv import viz
 
-    return viz.plot_kernel(largest_layer(model), channels=1)
+    name, layer = largest_layer(model)
+    return viz.plot_kernel(layer, channels=1, name=name)
 
 
 def _finer_kernel(model: Model) -> Figure:
     from flexconv import viz
 
-    return viz.plot_kernel(largest_layer(at_resolution(model, 2)), channels=1)
+    name, layer = largest_layer(at_resolution(model, 2))
+    return viz.plot_kernel(layer, channels=1, name=name)
 
 
 FIGURE = Pictures(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def _gabors(model: Model) -> Figure:
     from flexconv import viz
 
-    return viz.plot_gabors(largest_layer(model))
+    name, layer = largest_layer(model)
+    return viz.plot_gabors(layer, name=name)
 
 
 FIGURE = Pictures(

@@ -93,6 +93,35 @@ def test_example_in_module_docstring_runs(name, tmp_path, monkeypatch):
 
 def test_pictures_are_small_and_used():
     text = "".join(map(read, PAGES))
-    for path in (DOCS / "images").glob("*.png"):
-        assert f"images/{path.name}" in text
-    assert sum(path.stat().st_size for path in (DOCS / "images").glob("*.png")) < 400_000
+    for path in (DOCS / "images").rglob("*.png"):
+        assert f"{path.relative_to(DOCS)}" in text
+    assert sum(path.stat().st_size for path in (DOCS / "images").glob("*.png")) < 1_000_000
+    assert sum(path.stat().st_size for path in (DOCS / "images/results").glob("*.png")) < 4_000_000
+
+
+def png_header(path):
+    """Return the width of a PNG file, and whether it has transparent pixels."""
+    data = path.read_bytes()
+    return int.from_bytes(data[16:20]), b"tRNS" in data
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<picture>" in read(page)])
+def test_pictures_have_a_light_and_a_dark_variant(page):
+    """Opaque pictures would be white blocks on dark pages."""
+    folder = (ROOT / page).parent
+    variants = [(light, dark) for dark, _, light, _ in hooks.PICTURE.findall(read(page))]
+    assert len(variants) == read(page).count("<picture>")
+    assert not re.findall(r"!\[[^]]*\]\([^)]*\.png", read(page))
+    for light, dark in variants:
+        assert dark == light.replace("-light.png", "-dark.png") != light
+        (width, transparent), (other, too) = png_header(folder / light), png_header(folder / dark)
+        assert transparent
+        assert too
+        assert width == other >= 700
+
+
+def test_site_shows_the_variant_of_its_own_switch():
+    text = hooks.on_page_markdown(read("docs/idea.md"))
+    assert "<picture>" not in text
+    assert 'src="images/kernel-light.png#only-light" srcset="images/kernel-light.png 2x"' in text
+    assert 'src="images/kernel-dark.png#only-dark" srcset="images/kernel-dark.png 2x"' in text

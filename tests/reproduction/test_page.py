@@ -43,7 +43,7 @@ def test_results_readme_lists_every_file_and_run(ledger):
 
 def test_results_page_links_every_picture(ledger):
     text = (ROOT / "docs/results.md").read_text("utf-8")
-    linked = {Path(path).name for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)}
+    linked = {Path(path).name for path in re.findall(r'(?:src|srcset)="(images/[^"]+)"', text)}
     assert linked == {path.name for path in (ROOT / "docs/images/results").iterdir()}, f"run: {AGAIN}"
     assert AGAIN in text
 
@@ -79,7 +79,8 @@ def test_prints_one_table(capsys):
 
 def test_draws_figures_into_a_folder(tmp_path, capsys):
     assert command(["figure7", "--results", "nowhere", "--out", str(tmp_path / "a")]) == 0
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["figure7-flexnet7-cifar10-kernel.png"]
+    drawn = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert drawn == ["figure7-flexnet7-cifar10-kernel-dark.png", "figure7-flexnet7-cifar10-kernel-light.png"]
     assert re.search(r"flexnet7-cifar10 +flexnet7-cifar10 +drawn", capsys.readouterr().out)
 
 
@@ -119,4 +120,6 @@ def test_writes_the_results_page(tmp_path, capsys):
     assert command(["all", "--results", str(tmp_path / "none"), "--docs", str(tmp_path)]) == 0
     assert "results.md" in capsys.readouterr().out
     assert "## Table 1" in (tmp_path / "results.md").read_text("utf-8")
-    assert "figure7-flexnet7-cifar10-kernel.png" in {path.name for path in (tmp_path / "images/results").iterdir()}
+    assert "figure7-flexnet7-cifar10-kernel-light.png" in {
+        path.name for path in (tmp_path / "images/results").iterdir()
+    }

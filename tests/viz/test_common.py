@@ -7,8 +7,10 @@ import logging
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, viz
 from flexconv.nn import MAGNet
+from flexconv.viz.style import THEMES
 
 PLOTS = {
     "kernel": viz.plot_kernel,
@@ -74,6 +77,80 @@ def test_ignores_and_keeps_the_matplotlib_settings_of_the_user():
         assert dict(mpl.rcParams) == before
     assert figure.get_facecolor() == (1, 1, 1, 1)
     assert figure.axes[0].title.get_color() == figure.axes[0].xaxis.label.get_color() != "yellow"
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_dark_theme_has_light_text_on_a_dark_background(name, draw):
+    layer = FlexConv2d(1, 2, 9, generator=SMALL)
+    with viz.use_theme("dark"):
+        figure = draw(PLOTS[name](layer))
+    assert brightness(figure.get_facecolor()) < 0.2
+    panels = [panel for panel in figure.axes if panel.get_title()]
+    assert panels
+    assert all(brightness(panel.title.get_color()) > 0.8 for panel in panels)
+    assert all(brightness(text.get_color()) > 0.8 for each in figure.legends for text in each.get_texts())
+    assert PLOTS[name](layer).get_facecolor() == (1, 1, 1, 1)  # outside of the block
+
+
+def brightness(colour):
+    return sum(mpl.colors.to_rgb(colour)) / 3
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_zero_has_the_color_of_the_background(theme):
+    colours = THEMES[theme]
+    background = np.array(mpl.colors.to_rgb(colours.background))
+    for colormap, value in ((colours.signed, 0.5), (colours.share, 0.0), (colours.energy, 0.0)):
+        np.testing.assert_allclose(colormap(value)[:3], background, atol=0.05)
+
+
+def test_rejects_an_unknown_theme():
+    with pytest.raises(ValueError, match=r"theme 'sepia'.*'light', 'dark'"), viz.use_theme("sepia"):
+        pass
+
+
+def test_save_themes_writes_transparent_and_reproducible_files(tmp_path):
+    layer = FlexConv1d(1, 1, 9)
+    paths = viz.save_themes(lambda: viz.plot_kernel(layer, channels=1), tmp_path / "kernel.png", dpi=60)
+    assert [path.name for path in paths] == ["kernel-light.png", "kernel-dark.png"]
+    before = [path.read_bytes() for path in paths]
+    assert before[0] != before[1]
+    for path, dark in zip(paths, (False, True), strict=True):
+        pixels = mpl.image.imread(path)
+        assert {*np.unique(pixels[..., 3])} == {0, 1}
+        assert pixels[0, 0, 3] == 0
+        shown = pixels[pixels[..., 3] == 1][:, :3].mean(1)
+        assert (shown.max() > 0.8) if dark else (shown.min() < 0.3)  # the text
+    viz.save_themes(lambda: viz.plot_kernel(layer, channels=1), tmp_path / "kernel.png", dpi=60)
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_figures_are_saved_for_high_resolution_screens():
+    assert viz.plot_masks(FlexConv1d(1, 1, 9)).dpi >= 200
+
+
+@pytest.mark.parametrize("name", PLOTS_OF_ONE_LAYER)
+def test_titles_name_the_layer(name):
+    layer = FlexConv2d(1, 1, 9, generator=SMALL)
+    assert "blocks.0.conv1 (FlexConv2d)" in PLOTS[name](layer, name="blocks.0.conv1").get_suptitle()
+    assert "(FlexConv2d)" not in PLOTS[name](layer).get_suptitle()
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_boxes_and_contours_are_explained_in_the_legend(name):
+    figure = PLOTS[name](FlexConv2d(1, 1, 9, generator=SMALL))
+    labels = " ".join(text.get_text() for text in figure.legends[0].get_texts())
+    expected = {"kernel": ["kept", "threshold"], "masks": ["kept", "threshold"], "spectrum": ["Nyquist", "bound"]}
+    for word in expected.get(name, ["kept", "center", "Nyquist", "standard deviation"]):
+        assert word in labels
+
+
+def test_no_legend_searches_for_its_place():
+    """`loc="best"` is slow with many points and warns about it."""
+    for path in Path(viz.__file__).parent.glob("*.py"):
+        text = path.read_text("utf-8")
+        assert text.count("legend(") - text.count("def legend(") <= text.count("loc=") + text.count("=legend(")
+        assert 'loc="best"' not in text
 
 
 def test_does_not_import_pyplot(tmp_path):

@@ -122,7 +122,7 @@ def test_channels_are_sorted_by_effect():
     figure = plot_gabors(layer, channels=5)
     titles = [panel.get_title() for panel in figure.axes]
     for row in range(4):
-        order = [int(titles[row * 8 + column].split("channel ")[1].split(":")[0]) for column in (2, 4, 5, 6, 7)]
+        order = [int(titles[row * 8 + column].split("channel ")[1].split("\n")[0]) for column in (2, 4, 5, 6, 7)]
         assert order == list(np.argsort(-result[row], kind="stable"))
 
 

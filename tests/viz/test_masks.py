@@ -20,7 +20,7 @@ def test_2d_masks_are_images_with_name_size_and_crop(draw):
     figure = draw(plot_masks(model))
     for panel, (name, block) in zip(figure.axes, model.named_children(), strict=True):
         layer = block[1]
-        assert panel.get_title() == f"{name}.1\n{layer.extent[0]} × {layer.extent[1]}"
+        assert panel.get_title() == f"{name}.1\n{layer.extent[0]} × {layer.extent[1]} taps"
         values = np.asarray(panel.images[0].get_array())
         (rows, columns) = layer.taps
         inside = np.zeros(values.shape, bool)
@@ -69,7 +69,7 @@ def test_titles_of_layers_without_mask_say_so(draw):
         FlexConv2d(1, 1, 9, mask=GaussianMask(2, threshold=None)),
     )
     titles = [panel.get_title() for panel in draw(plot_masks(model)).axes]
-    assert titles == ["0\nno mask, 9 × 9", "1\nno mask, 7 × 7", "2\nno mask, 9 taps", "3\n9 × 9"]
+    assert titles == ["0\nno mask, 9 × 9 taps", "1\nno mask, 7 × 7 taps", "2\nno mask, 9 taps", "3\n9 × 9 taps"]
 
 
 def test_selects_layers_of_deep_models_evenly():

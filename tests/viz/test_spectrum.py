@@ -19,7 +19,12 @@ def positions(panel, gid):
 
 
 def curves(figure):
-    return [panel for panel in figure.axes if "cycles per unit" in panel.get_xlabel() and not panel.images]
+    return [panel for panel in figure.axes if "cycles per sample" in panel.get_xlabel() and not panel.images]
+
+
+def per_sample(layer, frequencies):
+    """Frequencies in cycles per sample of the layer's grid. Those of `flexconv.spectrum` are in cycles per unit."""
+    return [value * axis.spacing for value, axis in zip(list(frequencies), layer.axes, strict=True)]
 
 
 @pytest.mark.parametrize("mask", [True, False])
@@ -28,7 +33,7 @@ def test_bounds_equal_max_frequency(dims, mask, draw):
     layer = [FlexConv1d, FlexConv2d, FlexConv3d][dims - 1](1, 2, 7 if dims == 3 else 17)
     figure = draw(plot_spectrum(layer, mask=mask, cutoff=1.5))
     for formula in spectrum.FORMULAS:
-        bound = spectrum.max_frequency(layer, mask=mask, cutoff=1.5, formula=formula).tolist()
+        bound = per_sample(layer, spectrum.max_frequency(layer, mask=mask, cutoff=1.5, formula=formula).tolist())
         drawn = [positions(panel, f"bound {formula}")[0] for panel in curves(figure)]
         assert drawn == pytest.approx(bound)
     assert len(curves(figure)) == dims
@@ -45,17 +50,21 @@ def test_2d_images_have_boxes_for_bounds_and_nyquist_frequencies(draw):
         expected = {f"bound {name}": spectrum.max_frequency(layer, formula=name).tolist() for name in spectrum.FORMULAS}
         expected |= {"nyquist 1": [4.0, 2.0], "nyquist 2": [8.0, 4.0], "measured": spectrum.measured_bandwidth(layer)}
         assert {*boxes} == {*expected}
-        for name, (height, width) in expected.items():
+        for name, frequencies in expected.items():
+            height, width = per_sample(layer, frequencies)
             assert (boxes[name].get_height() / 2, boxes[name].get_width() / 2) == pytest.approx((height, width))
 
 
 def test_nyquist_lines_equal_the_nyquist_frequencies_of_the_grids():
     layer = FlexConv1d(1, 1, 33)
     (panel,) = curves(plot_spectrum(layer, scales=(1, 2, 0.5)))
-    assert positions(panel, "nyquist 1") == [spectrum.nyquist(33)]
-    assert positions(panel, "nyquist 2") == [spectrum.nyquist(65)]
-    assert positions(panel, "nyquist 0.5") == [spectrum.nyquist(17)]
-    assert marked(panel, "spectrum 2")[0].get_xdata()[-1] == spectrum.nyquist(65)
+    spacing = 2 / 32
+    assert positions(panel, "nyquist 1") == [spacing * spectrum.nyquist(33)] == [0.5]
+    assert positions(panel, "nyquist 2") == [spacing * spectrum.nyquist(65)]
+    assert positions(panel, "nyquist 0.5") == [spacing * spectrum.nyquist(17)]
+    assert marked(panel, "spectrum 2")[0].get_xdata()[-1] == spacing * spectrum.nyquist(65)
+    labels = {text.get_position()[0]: text.get_text() for text in panel.texts}
+    assert labels == {0.5: "Nyquist,\n33 taps", 1.0: "Nyquist,\n65 taps", 0.25: "Nyquist,\n17 taps"}
 
 
 @pytest.mark.parametrize("kernel", ["magnet", "siren", "njet"])
@@ -65,7 +74,8 @@ def test_measured_line_equals_measured_bandwidth(dims, kernel):
     figure = plot_spectrum(layer, energy=0.95)
     drawn = [positions(panel, "measured")[0] for panel in curves(figure)]
     bin_width = 1 / (2 * 2 * 4)  # of the zero-padded transform
-    assert drawn == pytest.approx(spectrum.measured_bandwidth(layer, energy=0.95), abs=1.01 * bin_width)
+    measured = per_sample(layer, spectrum.measured_bandwidth(layer, energy=0.95))
+    assert drawn == pytest.approx(measured, abs=1.01 * bin_width * layer.axes[0].spacing)
 
 
 def test_generators_without_a_formula_have_no_bound(draw):
@@ -85,9 +95,9 @@ def test_njet_has_only_the_exact_bound():
 def test_legend_states_the_frequencies():
     layer = FlexConv2d(1, 2, (17, 9))
     labels = [text.get_text() for text in plot_spectrum(layer).legends[0].get_texts()]
-    exact = spectrum.max_frequency(layer).tolist()
-    assert "17 × 9 taps, up to the Nyquist frequency 4.0 × 2.0" in labels
-    assert f"bound, exact formula: {exact[0]:.1f} × {exact[1]:.1f}" in labels
+    exact = per_sample(layer, spectrum.max_frequency(layer).tolist())
+    assert "17 × 9 taps, up to the Nyquist frequency 0.50" in labels
+    assert f"bound, exact formula: {exact[0]:.2f} × {exact[1]:.2f}" in labels
     assert len([label for label in labels if label.startswith("bound")]) == 3
 
 
@@ -102,7 +112,7 @@ def smooth_layer():
 def test_spectra_of_a_kernel_without_aliasing_agree_at_all_resolutions():
     (panel,) = curves(plot_spectrum(smooth_layer(), scales=(1, 2)))
     coarse, fine = (marked(panel, f"spectrum {scale}")[0] for scale in (1, 2))
-    at = coarse.get_xdata()[coarse.get_xdata() < 6]
+    at = coarse.get_xdata()[coarse.get_xdata() < 6 / 16]
     low, high = (np.interp(at, curve.get_xdata(), curve.get_ydata()) for curve in (coarse, fine))
     loud = low > -50
     assert loud.sum() > 10
@@ -116,6 +126,7 @@ def test_marginal_of_a_constant_generator_is_the_spectrum_of_the_mask():
         layer.generator.output.weight.zero_()
         layer.generator.output.bias.fill_(1.0)
     frequency, density = numbers.marginal(layer, 0, layer.axes[0], mask=True)
+    frequency = frequency / layer.axes[0].spacing  # in cycles per unit
     expected = 6 * 2 * np.pi * 0.1**2 * np.exp(-((2 * np.pi * frequency * 0.1) ** 2)) * np.sqrt(np.pi) * 0.2
     low = frequency < 3
     np.testing.assert_allclose(density[low], expected[low], rtol=1e-3)

@@ -69,6 +69,10 @@ RECORDS = [
 ]
 
 
+def legend(panel):
+    return [text.get_text() for text in panel.get_legend().get_texts()]
+
+
 def curve(panel, label):
     (line,) = [line for line in panel.lines if line.get_label() == label]
     return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
@@ -77,6 +81,7 @@ def curve(panel, label):
 def test_curves_have_one_panel_per_metric(draw):
     loss, accuracy = draw(plot_curves(RECORDS)).axes
     assert (loss.get_title(), accuracy.get_title()) == ("loss", "accuracy")
+    assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("loss", "accuracy, %")
     assert curve(loss, "train") == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.4)]
     assert curve(loss, "validation") == [(0, 2.1), (2, 1.2), (3, 1.4)]
     assert curve(accuracy, "validation") == [(0, 0.3), (2, 0.6), (3, 0.5)]
@@ -88,7 +93,36 @@ def test_curves_mark_the_best_validation_value():
     (lowest,), (highest,) = marked(loss, "best"), marked(accuracy, "best")
     assert (lowest.get_xdata()[0], lowest.get_ydata()[0]) == (2, 1.2)
     assert (highest.get_xdata()[0], highest.get_ydata()[0]) == (2, 0.6)
-    assert "best 0.6" in [text.get_text() for text in accuracy.texts]
+    assert "best validation epoch 2: 60.00 %" in legend(accuracy)
+    assert legend(loss) == ["train: last 0.4", "validation: last 1.4", "best validation epoch 2: 1.2"]
+
+
+def test_best_test_epoch_is_called_so_and_a_single_test_is_not_the_best():
+    several = [{"epoch": i, "test_accuracy": value} for i, value in enumerate((0.5, 0.9, 0.8))]
+    (panel,) = plot_curves(several).axes
+    assert legend(panel) == ["test: last 80.00 %", "best test epoch 1: 90.00 %"]
+    (panel,) = plot_curves([{"epoch": 0, "train_accuracy": 0.4}, {"epoch": 3, "test_accuracy": 0.7}]).axes
+    assert legend(panel)[-1] == "test: 70.00 %"
+    assert not marked(panel, "best")
+    (mark,) = [line for line in panel.lines if line.get_label() == "test"]
+    assert (mark.get_marker(), mark.get_linestyle()) == ("D", "None")
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5, 10, 15, 23, 100, 350])
+def test_ticks_are_whole_epochs(epochs):
+    records = [{"epoch": i, "train_loss": 1 / i} for i in range(1, epochs + 1)]
+    figures = plot_curves(records), plot_sizes({"a": [(i, 3 + i % 2) for i in range(epochs)]}, count="epoch")
+    for figure in figures:
+        ticks = figure.axes[0].get_xticks()
+        assert all(tick == round(tick) for tick in ticks)
+        assert 1 <= len(ticks) <= 10
+        assert figure.axes[0].get_xlabel() == "epoch"
+
+
+def test_curves_have_legends_outside_the_panels(draw):
+    figure = draw(plot_curves(RECORDS))
+    for panel in figure.axes:
+        assert panel.get_legend().get_window_extent().y1 <= panel.get_window_extent().y0
 
 
 def test_curves_of_chosen_metrics(draw):

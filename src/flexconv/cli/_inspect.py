@@ -98,6 +98,6 @@ def _draw(model: Model, folder: Path) -> None:
     viz.plot_masks(model).savefig(folder / "masks.png")
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, FlexConvNd)]
     for name, layer in layers:
-        viz.plot_kernel(layer).savefig(folder / f"{name}-kernel.png")
-        viz.plot_spectrum(layer).savefig(folder / f"{name}-spectrum.png")
+        viz.plot_kernel(layer, name=name).savefig(folder / f"{name}-kernel.png")
+        viz.plot_spectrum(layer, name=name).savefig(folder / f"{name}-spectrum.png")
     say(f"{1 + 2 * len(layers)} pictures are in {folder}")

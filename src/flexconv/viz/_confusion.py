@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ..errors import ArgumentError
-from .style import INK, PAGE, SHARE, new_figure, shorten, styled
+from .style import PAGE, legible, new_figure, shorten, styled, theme
 
 MOST_NUMBERS = 20  # classes up to which every cell shows its number
 MOST_NAMES = 60  # classes up to which every row has a name
@@ -36,7 +37,7 @@ def plot_confusion(confusion: torch.Tensor | np.ndarray, class_names: Sequence[s
     side = float(np.clip(1.4 + 0.3 * classes, 3.0, PAGE))
     figure = new_figure(min(side + 0.9, PAGE), side, title)
     panel = figure.subplots()
-    image = panel.imshow(shares, cmap=SHARE, vmin=0.0, vmax=1.0, interpolation="nearest")
+    image = panel.imshow(shares, cmap=theme().share, vmin=0.0, vmax=1.0, interpolation="nearest")
     panel.set_xlabel("predicted class")
     panel.set_ylabel("true class")
     if classes <= MOST_NAMES:
@@ -46,8 +47,9 @@ def plot_confusion(confusion: torch.Tensor | np.ndarray, class_names: Sequence[s
         panel.set_yticks(range(classes), names, fontsize=size)
     if classes <= MOST_NUMBERS:
         for row, column in zip(*np.nonzero(counts), strict=True):
-            color = "white" if shares[row, column] > 0.6 else INK
-            panel.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=6, color=color)
-    bar = figure.colorbar(image, ax=panel, shrink=0.6, label="share of the true class")
+            look = {"ha": "center", "va": "center", "fontsize": 6, "color": legible(theme().share(shares[row, column]))}
+            panel.text(column, row, f"{counts[row, column]:,}", **look)
+    percent = FuncFormatter(lambda share, _: f"{100 * share:.0f}")
+    bar = figure.colorbar(image, ax=panel, shrink=0.6, format=percent, label="share of the true class, %")
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     return figure

@@ -7,20 +7,35 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from .._records import COUNTS, Record, counted_in, is_number, metrics_by_split
 from ..errors import ArgumentError
-from .style import BLUE, GREEN, INK, PAGE, RED, new_figure, styled
+from .style import PAGE, integer_ticks, new_figure, styled, theme
 
-COLOURS = {"train": BLUE, "validation": RED, "val": RED, "valid": RED, "test": GREEN, "": INK}
 DECADES = 2.0  # the y-axis is logarithmic if a loss falls by more than this many powers of ten
+FEW = 30  # every value of a curve has a marker if there are at most this many
+LOOKS = {  # by split: the name of a color of the theme, the marker, and the full name of the split
+    "train": ("blue", "o", "train"),
+    "validation": ("red", "s", "validation"),
+    "val": ("red", "s", "validation"),
+    "valid": ("red", "s", "validation"),
+    "test": ("green", "D", "test"),
+    "": ("ink", "o", ""),
+}
+
+Point = tuple[float, float]  # epoch or step, and value
 
 
 @styled
 def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = None) -> Figure:
     """Plot losses, accuracies and other metrics during training.
 
-    There is one panel per metric, with one curve per split. A ring marks the best value on validation and test data.
+    There is one panel per metric, with one curve per split. A split with a single value, such as the test at the end of
+    a run, is drawn as a single mark. A ring marks the best value on validation data. The legend below each panel gives
+    the last value of each curve, and the best one with its epoch. Of several values on test data, the best one is
+    marked, too, and called the best test epoch: it is not an estimate of the error on new data. Accuracies are in %.
 
     Arguments:
         records: dictionaries such as `{"epoch": 3, "train_loss": 0.4, "validation_accuracy": 0.8}`. Each one needs
@@ -48,7 +63,7 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
         )
     columns = min(len(chosen), 3)
     rows = math.ceil(len(chosen) / columns)
-    figure = new_figure(PAGE if columns > 1 else PAGE / 2, 2.5 * rows)
+    figure = new_figure(PAGE if columns > 1 else PAGE / 2, 3.0 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel in panels.flat[len(chosen) :]:
         panel.set_axis_off()
@@ -58,30 +73,53 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
 
 
 def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str, splits: Mapping[str, str]) -> None:
-    smallest, largest = math.inf, 0.0
-    for split, key in splits.items():
-        points = [(float(r[count]), float(r[key])) for r in records if is_number(r.get(key))]  # type: ignore[arg-type]
-        steps, values = zip(*points, strict=True)
-        marker = "o" if len(points) < 15 else None
-        panel.plot(steps, values, color=COLOURS[split], marker=marker, markersize=2.5, label=split or metric)
-        finite = [value for value in values if math.isfinite(value)]
-        smallest, largest = min([smallest, *finite]), max([largest, *finite])
-        if split not in ("train", "") and finite:
-            _mark_best(panel, points, COLOURS[split], lowest=metric.endswith("loss"))
-    if metric.endswith("loss") and 0 < smallest < largest * 10**-DECADES:
+    is_loss, percent = metric.endswith("loss"), metric.endswith("accuracy")
+    curves = {split: _points(records, count, key) for split, key in splits.items()}
+    handles = []
+    for split, points in curves.items():
+        handles.append(_draw_split(panel, points, split, metric, percent=percent))
+        if split not in ("train", "") and sum(math.isfinite(value) for _, value in points) > 1:
+            handles.append(_mark_best(panel, points, split, count, lowest=is_loss, percent=percent))
+    finite = [value for points in curves.values() for _, value in points if math.isfinite(value)]
+    if is_loss and finite and 0 < min(finite) < max(finite) * 10**-DECADES:
         panel.set_yscale("log")
-    panel.set_title(metric.replace("_", " "))
+    if percent:
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
+    name = metric.replace("_", " ")
+    panel.set_title(name)
+    panel.set_ylabel(f"{name}, %" if percent else name)
     panel.set_xlabel(count)
+    integer_ticks(panel.xaxis)
     panel.grid(axis="y")
-    panel.legend(loc="upper right" if metric.endswith("loss") else "lower right")  # "best" is slow and warns of it
+    panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def _mark_best(panel: Axes, points: Sequence[tuple[float, float]], colour: str, *, lowest: bool) -> None:
-    """Draw a ring around the best value and write the value beside it."""
+def _points(records: Sequence[Record], count: str, key: str) -> list[Point]:
+    return [(float(r[count]), float(r[key])) for r in records if is_number(r.get(key))]  # type: ignore[arg-type]
+
+
+def _draw_split(panel: Axes, points: Sequence[Point], split: str, metric: str, *, percent: bool) -> Line2D:
+    """Draw one curve, or one mark if there is a single value, and return its entry of the legend."""
+    colour, marker, name = LOOKS[split]
+    steps, values = zip(*points, strict=True)
+    single = len(points) == 1
+    look = {"color": getattr(theme(), colour), "marker": marker if len(points) <= FEW else None}
+    look |= {"linestyle": "none", "markersize": 4.5, "zorder": 3} if single else {"markersize": 2.2}
+    panel.plot(steps, values, label=split or metric, **look)  # type: ignore[arg-type]
+    last = f"{_show(values[-1], percent)}" if single else f"last {_show(values[-1], percent)}"
+    return Line2D([], [], label=f"{name or metric.replace('_', ' ')}: {last}", **look)  # type: ignore[arg-type]
+
+
+def _mark_best(panel: Axes, points: Sequence[Point], split: str, count: str, *, lowest: bool, percent: bool) -> Line2D:
+    """Draw a ring around the best value and return its entry of the legend."""
     finite = [point for point in points if math.isfinite(point[1])]
     step, value = min(finite, key=lambda p: p[1]) if lowest else max(finite, key=lambda p: p[1])
-    panel.plot(step, value, "o", markersize=4.5, markerfacecolor="none", color=colour, gid="best")
-    offset = (0, 6) if lowest else (0, -9)
-    panel.annotate(
-        f"best {value:.4g}", (step, value), offset, textcoords="offset points", ha="center", color=colour, fontsize=7
-    )
+    colour, _, name = LOOKS[split]
+    look = {"color": getattr(theme(), colour), "marker": "o", "linestyle": "none", "markerfacecolor": "none"}
+    panel.plot(step, value, markersize=6, gid="best", zorder=4, **look)  # type: ignore[arg-type]
+    label = f"best {name} {count} {step:g}: {_show(value, percent)}"
+    return Line2D([], [], label=label, markersize=6, **look)  # type: ignore[arg-type]
+
+
+def _show(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"

@@ -47,13 +47,16 @@ class Gabor(NamedTuple):
         """(|W_d| + h √P_dd) / 2π → [d]: h standard deviations above the peak of the spectrum, in cycles per unit."""
         return (np.abs(self.frequency) + h * np.sqrt(np.diag(self.precision))) / (2 * math.pi)
 
-    def energy(self, *frequencies: np.ndarray) -> np.ndarray:
+    def energy(self, *frequencies: np.ndarray, blur: float | np.ndarray = 0.0) -> np.ndarray:
         """The energy spectrum |ĝ|², normalized to a maximum of 1 → [*n]. Takes frequencies [n_d] in cycles per unit.
+
+        `blur`, in cycles per unit, widens peaks that are narrower than the distance of the frequencies.
 
         ĝ(f) ∝ e^{iφ} G(2πf − W) − e^{−iφ} G(2πf + W),     G(ω) = exp(−½ ωᵀ P⁻¹ ω),     φ: phase at the center
         """
         omega = 2 * math.pi * _grid(frequencies)
-        covariance = np.linalg.inv(self.precision + MIN_PRECISION * np.eye(len(self.centre)))
+        least = MIN_PRECISION + (2 * math.pi * np.broadcast_to(blur, len(self.centre))) ** 2
+        covariance = np.linalg.inv(self.precision + np.diag(least))
         up, down = _gaussian(omega - self.frequency, covariance), _gaussian(omega + self.frequency, covariance)
         energy = up**2 + down**2 - 2 * up * down * math.cos(2 * self.phase)
         return energy / (energy.max() or 1.0)

@@ -12,24 +12,26 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import FlexConvNd
 from ._kernel_curves import draw_curves
 from ._kernel_images import draw_images
-from .style import some_of, styled, times
+from .style import layer_title, some_of, styled, times
 
 
 @styled
-def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] = 3) -> Figure:
+def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] = 3, name: str = "") -> Figure:
     """Plot how the kernel of a layer is computed, from left to right.
 
         (a) generator on the whole grid   (b) mask   (c) ψ = (a) · (b)   (d) ψ cropped to its current size
 
-    A box in (a) to (c), or shading in 1D, shows the taps that are kept; (d) shows these taps only. There is one row per
-    channel pair. A 3D layer has three rows per pair: the three planes through the center of the mask. All kernel values
-    share one color scale, which is symmetric about 0 and fits (c) and (d). The generator may exceed it where the mask
-    is small. A layer without a mask has only the generator and the kernel.
+    A box in (a) to (c), or shading in 1D, shows the taps that are kept; (d) shows these taps only. In (b), a contour or
+    a dotted line shows where the mask equals its threshold. Positions are offsets from the current sample, in taps.
+    There is one row per channel pair. A 3D layer has three rows per pair: the three planes through the center of the
+    mask. All kernel values share one color scale, which is symmetric about 0 and fits (c) and (d). The generator may
+    exceed it where the mask is small. A layer without a mask has only the generator and the kernel.
 
     Arguments:
         layer: a FlexConv layer.
         channels: the number of channel pairs to plot, spread evenly over the kernel; or a list of pairs (output
             channel, input channel). With groups, the input channel is counted within its group.
+        name: the name of the layer in its model, for the title.
 
     """
     layer = sampling.check_layer(layer, "plot_kernel")
@@ -42,8 +44,8 @@ def plot_kernel(layer: FlexConvNd, *, channels: int | Sequence[tuple[int, int]] 
     figure = (draw_curves if layer.dims == 1 else draw_images)(layer, stages, pairs, titles)
     total = layer.out_channels * layer.in_channels // layer.groups
     size = f"kernel size {times(layer.extent)} on a grid of {times(layer.kernel_size)} taps"
-    separator = "; " if len(titles) > 2 else "\n"
-    figure.suptitle(f"{type(layer).__name__}: {size}{separator}{some_of(len(pairs), total, 'channel pairs')}")
+    shown = some_of(len(pairs), total, "channel pairs")
+    figure.suptitle(f"Kernel of {layer_title(layer, name)}, {shown}\n{size}")
     return figure
 
 

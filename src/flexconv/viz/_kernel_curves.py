@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from .. import sampling
 from ..nn import Axis, FlexConvNd
 from ._kernel_images import draw_empty_kernel
-from .style import BLUE, FAINT, INK, PAGE, PALE, end_ticks, largest, new_figure, plain_ticks, span
+from .style import PAGE, end_ticks, largest, new_figure, span, tap_ticks, theme
 
 MAX_STEMS = 80  # with more taps, only the curve is drawn
 CURVE_POINTS = 1200
@@ -23,7 +25,7 @@ def draw_curves(
 ) -> Figure:
     """Draw one row per channel pair and one column per step."""
     (axis,), (taps,) = stages.axes, stages.taps
-    figure = new_figure(PAGE * (len(titles) + 0.4) / 4.4, 1.25 * len(pairs) + 0.75)
+    figure = new_figure(PAGE * (len(titles) + 0.4) / 4.4, 1.25 * len(pairs) + 1.15)
     panels = figure.subplots(len(pairs), len(titles), squeeze=False)
     x = tap_coordinates(axis)
     points = points_between(axis)
@@ -43,23 +45,39 @@ def draw_curves(
             row[1].set_ylim(-0.05, 1.08)
             row[1].set_yticks([0, 0.5, 1])
             if layer.mask is not None and layer.mask.threshold is not None:
-                row[1].axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
-                row[1].text(-1, layer.mask.threshold + 0.02, "threshold", color=FAINT, fontsize=6)
+                row[1].axhline(layer.mask.threshold, color=theme().red, linewidth=0.8, linestyle=":", gid="threshold")
         for panel in row[:-1]:
-            panel.axvspan(*span(axis, taps), facecolor=PALE, alpha=0.5, edgecolor="none", zorder=0)
+            panel.axvspan(*span(axis, taps), facecolor=theme().pale, alpha=0.5, edgecolor="none", zorder=0)
             panel.set_xlim(*span(axis, axis.whole))
-            plain_ticks(panel, x=axis)
+            tap_ticks(panel.xaxis, axis)
         _draw_cropped(row[-1], stages, pair, x)
         for panel in [row[0], *row[2:]] if mask is not None else row:
             panel.set_ylim(*limits)
         for panel in [*row[2:]] if mask is not None else row[1:]:
             panel.set_yticklabels([])
-        row[0].set_ylabel(f"output {pair[0]}\ninput {pair[1]}")
+        row[0].set_ylabel(f"output channel {pair[0]}\ninput channel {pair[1]}", fontsize=7)
     for panel in panels[:-1].flat:
         panel.set_xticklabels([])
     for panel, title in zip(panels[0], titles, strict=True):
         panel.set_title(title)
+    for panel in panels[-1]:
+        panel.set_xlabel("offset, taps")
+    figure.legend(handles=_handles(layer, axis), loc="outside lower center", ncols=4)
     return figure
+
+
+def _handles(layer: FlexConvNd, axis: Axis) -> list[Line2D | Patch]:
+    """The legend: one entry for each kind of mark in the figure."""
+    colours = theme()
+    handles: list[Line2D | Patch] = [Line2D([], [], color=colours.blue, linewidth=0.9, label="function")]
+    if axis.size <= MAX_STEMS:
+        dots = {"linestyle": "none", "marker": "o", "markersize": 2.4}
+        handles.append(Line2D([], [], color=colours.ink, label="taps", **dots))  # type: ignore[arg-type]
+    handles.append(Patch(facecolor=colours.pale, alpha=0.5, label="taps that are kept"))
+    if layer.mask is not None and layer.mask.threshold is not None:
+        threshold = f"threshold of the mask, {layer.mask.threshold:g}"
+        handles.append(Line2D([], [], color=colours.red, linewidth=0.8, linestyle=":", label=threshold))
+    return handles
 
 
 def _y_limits(generated: Sequence[np.ndarray], masked: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -83,11 +101,17 @@ def tap_coordinates(axis: Axis) -> np.ndarray:
 
 def draw_taps(panel: Axes, dense: np.ndarray, curve: np.ndarray, x: np.ndarray, values: np.ndarray) -> None:
     """Draw a function as a curve, and its values at the taps as dots."""
-    panel.axhline(0, color=FAINT, linewidth=0.5)
-    panel.plot(dense, curve, color=BLUE, linewidth=0.9)
+    panel.axhline(0, color=theme().faint, linewidth=0.5)
+    panel.plot(dense, curve, color=theme().blue, linewidth=0.9)
     if len(x) <= MAX_STEMS:
         panel.plot(
-            x, values, linestyle="none", marker="o", markersize=1.8 if len(x) < 50 else 1.3, color=INK, label="taps"
+            x,
+            values,
+            linestyle="none",
+            marker="o",
+            markersize=1.8 if len(x) < 50 else 1.3,
+            color=theme().ink,
+            label="taps",
         )
 
 
@@ -97,11 +121,11 @@ def _draw_cropped(panel: Axes, stages: sampling.KernelStages, pair: tuple[int, i
         draw_empty_kernel(panel)
         return
     x, values = x[slice(*taps)], stages.kernel[pair]
-    panel.axhline(0, color=FAINT, linewidth=0.5)
+    panel.axhline(0, color=theme().faint, linewidth=0.5)
     if len(x) <= MAX_STEMS:
-        panel.vlines(x, 0, values, color=BLUE, linewidth=0.9)
-        panel.plot(x, values, linestyle="none", marker="o", markersize=2.4, color=INK, label="taps")
+        panel.vlines(x, 0, values, color=theme().blue, linewidth=0.9)
+        panel.plot(x, values, linestyle="none", marker="o", markersize=2.4, color=theme().ink, label="taps")
     else:
-        panel.plot(x, values, color=BLUE, linewidth=0.8, label="taps")
+        panel.plot(x, values, color=theme().blue, linewidth=0.8, label="taps")
     panel.set_xlim(*span(axis, taps))
     end_ticks(panel.xaxis, axis, taps)

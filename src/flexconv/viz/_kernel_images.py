@@ -9,22 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
 
 from .. import sampling
 from ..nn import Axis, FlexConvNd, TapRange
-from .style import (
-    FAINT,
-    NAMES,
-    PAGE,
-    SHARE,
-    SIGNED,
-    end_ticks,
-    frame,
-    largest,
-    new_figure,
-    plain_ticks,
-    span,
-)
+from ._threshold import draw_threshold, threshold_handle
+from .style import NAMES, PAGE, end_ticks, frame, largest, new_figure, offset_label, span, tap_ticks, theme
 
 
 class Plane(NamedTuple):
@@ -59,7 +49,7 @@ def draw_images(
     rows = [(pair, plane) for pair in pairs for plane in planes(layer)]
     side = (PAGE - 0.5) / 4
     heights = [side * _aspect(plane.cut(stages.product[pair]).shape) + 0.18 for pair, plane in rows]
-    figure = new_figure(side * len(titles) + 0.5, sum(heights) + 0.85)
+    figure = new_figure(side * len(titles) + 0.5, sum(heights) + 1.35)
     panels = figure.subplots(len(rows), len(titles), squeeze=False, height_ratios=heights)
     limit = largest(*(values[pair] for pair in pairs for values in (stages.product, stages.kernel)))
     whole = [axis.whole for axis in stages.axes]
@@ -72,8 +62,11 @@ def draw_images(
         ]
         if stages.mask is not None:
             drawn.append(draw_plane(row[1], plane.cut(stages.mask), plane, whole, stages.axes, None))
+            if layer.dims == 2:
+                draw_threshold(row[1], layer)
         for panel in row[:-1]:
-            plain_ticks(panel, x=stages.axes[plane.columns], y=stages.axes[plane.rows])
+            tap_ticks(panel.xaxis, stages.axes[plane.columns])
+            tap_ticks(panel.yaxis, stages.axes[plane.rows])
             frame(panel, *plane.edges(stages.taps, stages.axes))
         _draw_cropped(row[-1], stages, pair, plane, limit)
         for panel in row[1:-1]:
@@ -83,8 +76,13 @@ def draw_images(
         panel.set_xticklabels([])
     for panel, title in zip(panels[0], titles, strict=True):
         panel.set_title(title)
+    for panel in panels[-1]:
+        panel.set_xlabel("offset, taps")
     clipped = largest(*(stages.generated[pair] for pair in pairs)) > limit
     _draw_colour_bars(figure, panels, drawn, clipped)
+    handles = [Patch(fill=False, edgecolor=theme().ink, linewidth=0.9, label="taps that are kept")]
+    handles += threshold_handle([layer]) if layer.dims == 2 else []
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -98,7 +96,7 @@ def draw_plane(
 ) -> AxesImage:
     """Draw values at their coordinates. The colors cover −limit to limit, or 0 to 1 if `limit` is None."""
     (top, bottom), (left, right) = plane.edges(taps, axes)
-    colours, low, high = (SHARE, 0.0, 1.0) if limit is None else (SIGNED, -limit, limit)
+    colours, low, high = (theme().share, 0.0, 1.0) if limit is None else (theme().signed, -limit, limit)
     panel.set_box_aspect(_aspect(values.shape))
     panel.set_anchor("N")
     return panel.imshow(
@@ -131,26 +129,32 @@ def _draw_cropped(
 
 def draw_empty_kernel(panel: Axes) -> None:
     """Say that the kernel is empty, because the mask is so narrow that it lies between taps."""
-    panel.text(0.5, 0.5, "no tap is kept", ha="center", va="center", color=FAINT, transform=panel.transAxes)
+    panel.text(0.5, 0.5, "no tap is kept", ha="center", va="center", color=theme().faint, transform=panel.transAxes)
     panel.set_xticks([])
     panel.set_yticks([])
 
 
 def _row_label(pair: tuple[int, int], plane: Plane, axes: Sequence[Axis]) -> str:
     if plane.across is None:
-        return f"output {pair[0]}, input {pair[1]}"
+        return f"output {pair[0]}, input {pair[1]}\noffset, taps"
     axis, names = axes[plane.across], NAMES[3]
-    position = f"{axis.first + plane.at * axis.spacing:.2f}".replace("-", "−")
-    where = f"{names[plane.rows]} × {names[plane.columns]}\nat {names[plane.across]} {position}"
+    position = offset_label(axis, axis.first + plane.at * axis.spacing)
+    where = f"{names[plane.rows]} × {names[plane.columns]}\nat {names[plane.across]} {position}, taps"
     return f"output {pair[0]}, input {pair[1]}\n{where}"
 
 
 def _draw_colour_bars(figure: Figure, panels: np.ndarray, drawn: Sequence[AxesImage], clipped: bool) -> None:
     """Draw the color bars below: one for the kernel values, one for the mask."""
-    look = {"location": "bottom", "shrink": 0.85, "pad": 0.015, "panchor": False}  # keeps panels aligned at the top
-    figure.colorbar(drawn[0], ax=list(panels[:, 0]), extend="both" if clipped else "neither", aspect=18, **look)
+    look = {
+        "location": "bottom",
+        "shrink": 0.85,
+        "pad": 0.03 if len(panels) > 1 else 0.08,
+        "panchor": False,
+    }  # keeps panels aligned at the top
+    extend = "both" if clipped else "neither"
+    figure.colorbar(drawn[0], ax=list(panels[:, 0]), extend=extend, aspect=18, label="generator", **look)
     if len(drawn) > 1:
-        figure.colorbar(drawn[-1], ax=list(panels[:, 1]), ticks=[0, 0.5, 1], aspect=18, **look)
-        figure.colorbar(drawn[0], ax=list(panels[:, 2:].flat), aspect=36, **look)
+        figure.colorbar(drawn[-1], ax=list(panels[:, 1]), ticks=[0, 0.5, 1], aspect=18, label="mask", **look)
+        figure.colorbar(drawn[0], ax=list(panels[:, 2:].flat), aspect=36, label="kernel", **look)
     else:
-        figure.colorbar(drawn[0], ax=list(panels[:, 1]), aspect=18, **look)
+        figure.colorbar(drawn[0], ax=list(panels[:, 1]), aspect=18, label="kernel", **look)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,29 +14,10 @@ from torch import nn
 from .. import sampling
 from .._arguments import positive_int
 from ..nn import Axis, FlexConvNd, TapRange
-from .style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    NAMES,
-    PAGE,
-    PALE,
-    RED,
-    SHARE,
-    frame,
-    new_figure,
-    plain_ticks,
-    shorten,
-    some_of,
-    span,
-    styled,
-    times,
-)
+from ._threshold import dense_coordinates, draw_threshold, threshold_handle
+from .style import NAMES, PAGE, frame, new_figure, shorten, some_of, span, styled, tap_ticks, theme, times
 
 COLUMNS = 7  # at most
-AXIS_COLOURS = (BLUE, RED, GREEN)
-POINTS = 200
 
 
 @styled
@@ -61,7 +41,7 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
     title = f"Masks of {type(model).__name__}, {some_of(len(names), len(layers), 'FlexConv layers')}"
     handles = _handles([layers[name] for name in names])
     legend_rows = math.ceil(len(handles) / 3) if columns > 3 else len(handles)
-    height = rows * (side + 0.42) + 0.35 + 0.17 * legend_rows
+    height = rows * (side + 0.42) + 0.5 + 0.17 * legend_rows
     figure = new_figure(max(columns * side, 2.6), height, title if columns > 2 else "")
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel in panels.flat[len(names) :]:
@@ -69,12 +49,14 @@ def plot_masks(model: nn.Module, *, most: int = 28) -> Figure:
     for index, (panel, name) in enumerate(zip(panels.flat, names, strict=False)):
         layer = layers[name]
         (_draw_plane if layer.dims == 2 else _draw_profiles)(panel, layer)
-        size = times(layer.extent) + (" taps" if layer.dims == 1 else "")
+        size = f"{times(layer.extent)} taps"
         panel.set_title(f"{shorten(name, 16)}\n{'' if layer.mask else 'no mask, '}{size}", fontsize=7, pad=3)
         panel.set_box_aspect(1)
         if index % columns:
             panel.set_yticklabels([])
-    figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 3 else 1, fontsize=7)
+    for panel in panels[-1]:
+        panel.set_xlabel("offset, taps", fontsize=7)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 3 else 1)
     return figure
 
 
@@ -84,17 +66,22 @@ def _handles(layers: Sequence[FlexConvNd]) -> list[Line2D]:
     thresholds = {layer.dims for layer in layers if layer.mask is not None and layer.mask.threshold is not None}
     handles = []
     if 3 in dims:
-        handles += [Line2D([], [], color=c, label=name) for c, name in zip(AXIS_COLOURS, NAMES[3], strict=True)]
-        handles.append(Line2D([], [], color=FAINT, linewidth=2, label="bars: current kernel size"))
+        handles += [Line2D([], [], color=c, label=name) for c, name in zip(_axis_colours(), NAMES[3], strict=True)]
+        handles.append(Line2D([], [], color=theme().faint, linewidth=2, label="bars: taps that are kept"))
     if 2 in dims:
-        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="current kernel size"))
+        handles.append(Line2D([], [], color=theme().ink, linewidth=0.9, label="taps that are kept"))
     if 1 in dims:
-        handles.append(Line2D([], [], color=PALE, linewidth=5, alpha=0.5, label="current kernel size"))
+        handles.append(Line2D([], [], color=theme().pale, linewidth=5, alpha=0.5, label="taps that are kept"))
     if 2 in thresholds:
-        handles.append(Line2D([], [], color=RED, linewidth=0.8, label="mask equals its threshold"))
+        handles += threshold_handle([layer for layer in layers if layer.dims == 2])
     if {1, 3} & thresholds:
-        handles.append(Line2D([], [], color=FAINT, linewidth=0.7, linestyle=":", label="threshold of the mask"))
+        handles.append(Line2D([], [], color=theme().faint, linewidth=0.7, linestyle=":", label="threshold of the mask"))
     return handles
+
+
+def _axis_colours() -> tuple[str, str, str]:
+    """The colors of depth, height and width."""
+    return theme().blue, theme().red, theme().green
 
 
 def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
@@ -102,29 +89,17 @@ def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
     (top, bottom), (left, right) = (span(axis, axis.whole) for axis in axes)
     mask = sampling.sample_mask(layer, sampling.coordinates(layer, axes))
     if mask is None:
-        frame(panel, *_edges(axes, taps), fill=True, facecolor=PALE, linewidth=0)
+        frame(panel, *_edges(axes, taps), fill=True, facecolor=theme().pale, linewidth=0)
     else:
         values = sampling.to_numpy(mask)
-        look = {"cmap": SHARE, "vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
+        look = {"cmap": theme().share, "vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
         panel.imshow(values, extent=(left, right, bottom, top), **look)
-        _draw_threshold(panel, layer)
+        draw_threshold(panel, layer)
     frame(panel, *_edges(axes, taps), gid="crop")
-    plain_ticks(panel, x=axes[1], y=axes[0])
+    tap_ticks(panel.xaxis, axes[1])
+    tap_ticks(panel.yaxis, axes[0])
     panel.set_xlim(left, right)
     panel.set_ylim(bottom, top)
-
-
-def _draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
-    """Draw the contour on which the mask equals the threshold below which it is cropped."""
-    threshold = None if layer.mask is None else layer.mask.threshold
-    dense = [_dense_coordinates(layer, d) for d in range(2)]
-    mask = sampling.sample_mask(layer, dense)
-    if threshold is None or mask is None:
-        return
-    values = sampling.to_numpy(mask)
-    if values.min() < threshold < values.max():  # matplotlib warns about a contour without points
-        rows, columns = map(sampling.to_numpy, dense)
-        panel.contour(columns, rows, values, levels=[threshold], colors=[RED], linewidths=0.8)
 
 
 def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
@@ -132,29 +107,26 @@ def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
     axes, taps = layer.axes, layer.taps
     lines, centres = sampling.coordinates(layer, axes), sampling.centre_taps(layer)
     centre = [line[tap : tap + 1] for line, tap in zip(lines, centres, strict=True)]
-    for d, colour in zip(range(layer.dims), AXIS_COLOURS, strict=False):
+    for d, colour in zip(range(layer.dims), _axis_colours(), strict=False):
         low, high = span(axes[d], taps[d])
         if layer.dims == 1:
-            panel.axvspan(low, high, facecolor=PALE, alpha=0.5, edgecolor="none", zorder=0, gid="crop")
+            panel.axvspan(low, high, facecolor=theme().pale, alpha=0.5, edgecolor="none", zorder=0, gid="crop")
         else:  # one bar per axis, below the curves
             panel.plot([low, high], [-0.06 * (d + 1)] * 2, color=colour, linewidth=2, solid_capstyle="butt", gid="crop")
-        line = _dense_coordinates(layer, d)
+        line = dense_coordinates(layer, d)
         mask = sampling.sample_mask(layer, [line if e == d else centre[e] for e in range(layer.dims)])
         values = np.ones(len(line)) if mask is None else sampling.to_numpy(mask.flatten())
         panel.plot(sampling.to_numpy(line), values, color=colour, linewidth=1.0, label=NAMES[layer.dims][d])
     if layer.mask is not None and layer.mask.threshold is not None:
-        panel.axhline(layer.mask.threshold, color=FAINT, linewidth=0.7, linestyle=":")
+        panel.axhline(layer.mask.threshold, color=theme().faint, linewidth=0.7, linestyle=":")
     ends = [span(axis, axis.whole) for axis in axes]
     panel.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
     panel.set_ylim(-0.05 if layer.dims == 1 else -0.27, 1.08)
     panel.set_yticks([0, 0.5, 1], ["0", "½", "1"])
-    plain_ticks(panel, x=axes[0] if len({axis.causal for axis in axes}) == 1 else axes[-1])
-
-
-def _dense_coordinates(layer: FlexConvNd, d: int) -> torch.Tensor:
-    """Coordinates along axis d, dense enough for a smooth curve."""
-    taps = sampling.coordinates(layer, layer.axes)[d]
-    return torch.linspace(*span(layer.axes[d], layer.axes[d].whole), POINTS, device=taps.device, dtype=taps.dtype)
+    if len({*axes}) == 1:
+        tap_ticks(panel.xaxis, axes[0])
+    else:  # axes of different sizes share the panel
+        panel.set_xticks([-1, 1], ["first tap", "last tap"])
 
 
 def _edges(axes: Sequence[Axis], taps: Sequence[TapRange]) -> list[tuple[float, float]]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from .. import sampling
 from .._arguments import positive_int
 from ..errors import ArgumentError, ArgumentTypeError
-from .style import NAMES, PAGE, depth_colours, new_figure, shorten, some_of, styled
+from .style import NAMES, PAGE, depth_colours, integer_ticks, new_figure, shorten, some_of, styled
 
 History = Mapping[str, Sequence[tuple[float, int | Sequence[int]]]]
 
 
 @styled
-def plot_sizes(history: History, *, most: int = 16) -> Figure:
+def plot_sizes(history: History, *, most: int = 16, count: str = "step") -> Figure:
     """Plot kernel sizes during training.
 
     There is one panel per axis and one line per layer. Deeper layers are lighter.
@@ -25,6 +24,7 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
         history: for each layer name, a list of pairs (step, size). The size is an int, or a tuple with one int per
             axis, such as the values of `refresh_extents(model)`. Layers are plotted in the order of the dictionary.
         most: the largest number of layers to plot. In a deeper model, the plotted layers are spread evenly over depth.
+        count: what the first number of a pair counts, such as `"epoch"`. It is written below the plot.
 
     """
     curves = {name: _check_sizes(name, points) for name, points in history.items()}
@@ -42,10 +42,11 @@ def plot_sizes(history: History, *, most: int = 16) -> Figure:
             steps, sizes = [step for step, _ in points], [size for _, size in points]
             panel.plot(steps, sizes, color=colour, drawstyle="steps-post", label=label)
     for d, panel in enumerate(panels):
-        panel.set_xlabel("step")
+        panel.set_xlabel(count)
+        integer_ticks(panel.xaxis)
         panel.set_title(NAMES[dims][d] if dims > 1 else "")
         panel.set_ylim(0, None)
-        panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+        integer_ticks(panel.yaxis)
         panel.grid(axis="y")
     panels[0].set_ylabel("kernel size, taps")
     figure.legend(loc="outside right upper", title="layer", alignment="left", handlelength=1.4)

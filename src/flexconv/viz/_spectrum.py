@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..nn import FlexConvNd
 from ._spectrum_drawing import RESOLUTIONS, Spectra, draw_curves, draw_images, legend
 from ._spectrum_numbers import bandwidth, channels_shown, frequency_bounds, marginal, nyquist_frequency, resampled
-from .style import NAMES, PAGE, new_figure, some_of, styled
+from .style import NAMES, PAGE, layer_title, new_figure, some_of, styled
 
 MEASURED_AT = 8  # samples per tap, as in `flexconv.spectrum.measured_bandwidth`
 FINEST = 24  # samples per tap at most, if a bound lies at a higher frequency
@@ -27,18 +27,20 @@ def plot_spectrum(
     mask: bool = True,
     cutoff: float = 2.0,
     energy: float = 0.99,
+    name: str = "",
 ) -> Figure:
     """Plot the energy spectrum of a kernel, sampled at one or more resolutions, with the bounds on its frequencies.
 
     There is one panel per axis. It shows the energy at each frequency along that axis, summed over channels, in
-    decibels. The gray area is the spectrum of the kernel as a continuous function. Each colored curve is the spectrum
-    of the kernel sampled at one resolution, and it ends at the Nyquist frequency of that resolution. Where a curve
-    leaves the gray area, the sampled kernel is aliased. A 2D layer also has one image of |ψ̂|² per resolution, in which
-    rectangles show the Nyquist frequencies and the bounds.
+    decibels. Frequencies are in cycles per sample of the layer's own grid, whose Nyquist frequency is ½. The gray area
+    is the spectrum of the kernel as a continuous function. Each colored curve is the spectrum of the kernel sampled at
+    one resolution, and it ends at the Nyquist frequency of that resolution. Where a curve leaves the gray area, the
+    sampled kernel is aliased. A 2D layer also has one image of |ψ̂|² per resolution, in which rectangles show the
+    Nyquist frequencies and the bounds.
 
-    The bounds are those of `flexconv.spectrum.max_frequency`, one per formula. Generators for which there is no formula
-    have no bound. The measured bandwidth is drawn for every generator. Cropping is not included, because the formulas
-    do not include it.
+    The bounds are those of `flexconv.spectrum.max_frequency`, one per formula, times the spacing of the taps.
+    Generators for which there is no formula have no bound. The measured bandwidth is drawn for every generator.
+    Cropping is not included, because the formulas do not include it.
 
     Arguments:
         layer: a FlexConv layer.
@@ -46,6 +48,7 @@ def plot_spectrum(
         mask: whether spectra and bounds include the mask. Otherwise, they describe the generator alone.
         cutoff: the number of standard deviations of an envelope's spectrum that the bounds include.
         energy: the fraction of the energy that lies below the measured bandwidth.
+        name: the name of the layer in its model, for the title.
 
     """
     layer = sampling.check_layer(layer, "plot_spectrum")
@@ -56,9 +59,9 @@ def plot_spectrum(
     spectra = _compute(layer, scales, mask=mask, cutoff=cutoff, fraction=energy)
     if not all(map(math.isfinite, spectra.measured)):
         raise ArgumentError("the kernel has values that are not finite, so it has no spectrum to plot")
-    kind = f"{type(layer).__name__} ({type(layer.generator).__name__}){'' if mask else ' without the mask'}"
+    generator = f"{type(layer.generator).__name__}{'' if mask else ' without the mask'}"
     channels = some_of(len(channels_shown(layer)), layer.generator.channels, "channels")
-    title = f"Energy spectrum of the kernel of {kind}, sum of {channels}\none unit is half the width of the grid"
+    title = f"Energy spectrum of the kernel of {layer_title(layer, name)}\n{generator}, sum of {channels}"
     images = min(2.9, (PAGE - 0.8) / len(scales)) if layer.dims == 2 else 0.0
     figure = new_figure(PAGE, 3.3 + images, title)
     if layer.dims == 2:
@@ -70,7 +73,7 @@ def plot_spectrum(
     for d, panel in enumerate(panels):
         draw_curves(panel, spectra, d)
         along = f" along {NAMES[layer.dims][d]}" if layer.dims > 1 else ""
-        panel.set_xlabel(f"frequency{along}, cycles per unit")
+        panel.set_xlabel(f"frequency{along}, cycles per sample")
     panels[0].set_ylabel("energy, dB")
     figure.legend(handles=legend(spectra), loc="outside lower center", ncols=2, handlelength=2.2)
     return figure
@@ -83,7 +86,7 @@ def _compute(layer: FlexConvNd, scales: Sequence[float], *, mask: bool, cutoff: 
     for d, axis in enumerate(layer.axes):
         curve = marginal(layer, d, resampled(axis, MEASURED_AT), mask=mask)
         measured.append(bandwidth(*curve, fraction))
-        farthest = 1.1 * max([*scales, *(values[d] / nyquist_frequency(axis) for values in bounds.values())])
+        farthest = 1.1 * max([*scales, *(values[d] / nyquist_frequency(axis, axis) for values in bounds.values())])
         finest = math.ceil(max(*scales, min(farthest, FINEST)))
         continuous.append(curve if finest <= MEASURED_AT else marginal(layer, d, resampled(axis, finest), mask=mask))
     sampled = {

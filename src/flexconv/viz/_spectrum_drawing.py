@@ -9,19 +9,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MultipleLocator
 
 from ..nn import Axis, FlexConvNd
 from ._spectrum_numbers import Curve, decibels, nyquist_frequency, plane
-from .style import BLUE, ENERGY, FAINT, GREEN, INK, ORANGE, PALE, PURPLE, RED, SKY, Dashes, frame, times
+from .style import Dashes, frame, theme, times
 
 FLOOR = -80.0  # decibels
 REACH = 12.0  # the frequency axis includes every bound up to this many times the largest Nyquist frequency
 
-RESOLUTIONS = (BLUE, SKY, INK, FAINT)
+RESOLUTIONS = ("blue", "sky", "ink", "faint")  # the names of the colors of each resolution
 BOUNDS: dict[str, tuple[str, Dashes]] = {
-    "exact": (RED, (0, ())),
-    "authors": (PURPLE, (0, (5, 2))),
-    "paper": (ORANGE, (0, (1.2, 1.2))),
+    "exact": ("red", (0, ())),
+    "authors": ("purple", (0, (5, 2))),
+    "paper": ("orange", (0, (1.2, 1.2))),
 }
 FORMULA_NAMES = {"exact": "exact formula", "authors": "formula of the authors' code", "paper": "formula of the paper"}
 MEASURED: Dashes = (0, (3, 1, 1, 1))
@@ -39,9 +40,13 @@ class Spectra(NamedTuple):
     measured: list[float]  # bandwidth along each axis
     fraction: float  # of the energy below the measured bandwidth
 
+    def nyquist(self, scale: float, d: int) -> float:
+        """The Nyquist frequency of one of the grids along axis d."""
+        return nyquist_frequency(self.grids[scale][d], self.layer.axes[d])
+
     def max_nyquist(self, d: int) -> float:
         """The largest Nyquist frequency of all grids along axis d."""
-        return max(nyquist_frequency(axes[d]) for axes in self.grids.values())
+        return max(self.nyquist(scale, d) for scale in self.grids)
 
 
 def draw_curves(panel: Axes, spectra: Spectra, d: int) -> None:
@@ -51,18 +56,22 @@ def draw_curves(panel: Axes, spectra: Spectra, d: int) -> None:
     farthest = max([largest, *(mark for mark in marks if mark <= REACH * largest)])
     frequency, density = spectra.continuous[d]
     reference = float(np.nanmax(density))
-    panel.fill_between(frequency, decibels(density, reference, FLOOR), FLOOR, color=PALE, linewidth=0)
-    for (scale, curves), colour in zip(spectra.sampled.items(), RESOLUTIONS, strict=False):
-        frequency, density = curves[d]
+    panel.fill_between(frequency, decibels(density, reference, FLOOR), FLOOR, color=theme().pale, linewidth=0)
+    for scale, colour in _resolutions(spectra).items():
+        frequency, density = spectra.sampled[scale][d]
         panel.plot(frequency, decibels(density, reference, FLOOR), color=colour, gid=f"spectrum {scale:g}")
-        nyquist = nyquist_frequency(spectra.grids[scale][d])
+        nyquist = spectra.nyquist(scale, d)
         panel.axvline(nyquist, color=colour, linewidth=0.9, gid=f"nyquist {scale:g}")
+        text = f"Nyquist,\n{spectra.grids[scale][d].size} taps"
+        side = "left" if nyquist == largest else "right"  # the two highest ones may be close to each other
+        panel.text(nyquist, 8, text, color=colour, fontsize=6, va="bottom", ha=side)
     for name, values in spectra.bounds.items():
-        colour, dashes = BOUNDS[name]
+        colour, dashes = _bound_look(name)
         panel.axvline(values[d], color=colour, linestyle=dashes, linewidth=1.1, gid=f"bound {name}")
-    panel.axvline(spectra.measured[d], color=GREEN, linestyle=MEASURED, linewidth=1.1, gid="measured")
+    panel.axvline(spectra.measured[d], color=theme().green, linestyle=MEASURED, linewidth=1.1, gid="measured")
     panel.set_xlim(0, 1.06 * farthest)
     panel.set_ylim(FLOOR, 6)
+    panel.yaxis.set_major_locator(MultipleLocator(20))
 
 
 def draw_images(figure: Figure, panels: Sequence[Axes], spectra: Spectra) -> None:
@@ -72,52 +81,66 @@ def draw_images(figure: Figure, panels: Sequence[Axes], spectra: Spectra) -> Non
     reach = [1.12 * spectra.max_nyquist(d) for d in range(2)]
     images = []
     for panel, (scale, axes), energy in zip(panels, spectra.grids.items(), energies, strict=True):
-        rows, columns = (_bin_edges(axis, count) for axis, count in zip(axes, energy.shape, strict=True))
+        own = spectra.layer.axes
+        rows, columns = (_bin_edges(*each) for each in zip(axes, own, energy.shape, strict=True))
         images.append(
             panel.imshow(
                 decibels(energy, reference, FLOOR),
                 extent=(*columns, rows[1], rows[0]),
-                cmap=ENERGY,
+                cmap=theme().energy,
                 vmin=FLOOR,
                 vmax=0,
                 interpolation="nearest",
                 aspect="auto",
             )
         )
-        for (other, grid), colour in zip(spectra.grids.items(), RESOLUTIONS, strict=False):
-            _box(panel, [nyquist_frequency(axis) for axis in grid], colour, (0, ()), f"nyquist {other:g}")
+        for other, colour in _resolutions(spectra).items():
+            _box(panel, [spectra.nyquist(other, d) for d in range(2)], colour, (0, ()), f"nyquist {other:g}")
         for name, values in spectra.bounds.items():
-            _box(panel, values, *BOUNDS[name], f"bound {name}")
-        _box(panel, spectra.measured, GREEN, MEASURED, "measured")
+            _box(panel, values, *_bound_look(name), f"bound {name}")
+        _box(panel, spectra.measured, theme().green, MEASURED, "measured")
         panel.set_xlim(-reach[1], reach[1])
         panel.set_ylim(reach[0], -reach[0])
         panel.set_box_aspect(min(max(reach[0] / reach[1], 0.5), 1.0))
-        own = " (resolution of the layer)" if scale == 1 else ""
-        panel.set_title(f"sampled at {times([axis.size for axis in axes])} taps{own}")
-        panel.set_xlabel("frequency along width, cycles per unit")
-    panels[0].set_ylabel("frequency along height, cycles per unit")
+        note = " (resolution of the layer)" if scale == 1 else ""
+        panel.set_title(f"sampled at {times([axis.size for axis in axes])} taps{note}")
+        panel.set_xlabel("frequency along width, cycles per sample")
+    panels[0].set_ylabel("frequency along height, cycles per sample")
     figure.colorbar(images[0], ax=list(panels), label="energy, dB", aspect=30, pad=0.01)
 
 
 def legend(spectra: Spectra) -> list[Line2D]:
     """The entries of the legend, with their values."""
     lines = []
-    for axes, colour in zip(spectra.grids.values(), RESOLUTIONS, strict=False):
-        taps, nyquist = times([axis.size for axis in axes]), _format([nyquist_frequency(axis) for axis in axes])
-        lines.append(Line2D([], [], color=colour, label=f"{taps} taps, up to the Nyquist frequency {nyquist}"))
-    lines.append(Line2D([], [], color=PALE, linewidth=5, label="continuous kernel"))
+    for scale, colour in _resolutions(spectra).items():
+        axes = spectra.grids[scale]
+        nyquist = _format([spectra.nyquist(scale, d) for d in range(len(axes))])
+        label = f"{times([axis.size for axis in axes])} taps, up to the Nyquist frequency {nyquist}"
+        lines.append(Line2D([], [], color=colour, label=label))
+    lines.append(Line2D([], [], color=theme().pale, linewidth=5, label="continuous kernel"))
     measured = f"{100 * spectra.fraction:g} % of the energy is below {_format(spectra.measured)}"
-    lines.append(Line2D([], [], color=GREEN, linestyle=MEASURED, linewidth=1.1, label=measured))
+    lines.append(Line2D([], [], color=theme().green, linestyle=MEASURED, linewidth=1.1, label=measured))
     for name, values in spectra.bounds.items():
-        colour, dashes = BOUNDS[name]
+        colour, dashes = _bound_look(name)
         label = f"bound, {FORMULA_NAMES[name]}: {_format(values)}"
         lines.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=1.1, label=label))
     return lines
 
 
+def _resolutions(spectra: Spectra) -> dict[float, str]:
+    """The color of every scale."""
+    return {scale: getattr(theme(), name) for scale, name in zip(spectra.grids, RESOLUTIONS, strict=False)}
+
+
+def _bound_look(formula: str) -> tuple[str, Dashes]:
+    """The color and the line style of a bound."""
+    colour, dashes = BOUNDS[formula]
+    return getattr(theme(), colour), dashes
+
+
 def _format(values: Sequence[float]) -> str:
-    """[8.0, 8.0] → "8.0", [8.0, 4.0] → "8.0 × 4.0"."""
-    texts = [f"{value:.1f}" for value in values]
+    """[0.5, 0.5] → "0.50", [0.5, 0.25] → "0.50 × 0.25"."""
+    texts = [f"{value:.2f}" for value in values]
     return texts[0] if len({*texts}) == 1 else " × ".join(texts)
 
 
@@ -126,7 +149,7 @@ def _box(panel: Axes, half: Sequence[float], colour: str, dashes: Dashes, name: 
     frame(panel, (-rows, rows), (-columns, columns), edgecolor=colour, linestyle=dashes, linewidth=1.2, gid=name)
 
 
-def _bin_edges(axis: Axis, count: int) -> tuple[float, float]:
+def _bin_edges(axis: Axis, own: Axis, count: int) -> tuple[float, float]:
     """The frequencies at which the first bin of a centered transform begins and the last bin ends."""
-    width = 1 / (count * axis.spacing)
+    width = own.spacing / (count * axis.spacing)
     return -(count // 2 + 0.5) * width, (count - count // 2 - 0.5) * width

@@ -1,4 +1,7 @@
-"""Energy spectra of sampled kernels. They are densities over frequency, so grids of any spacing can be compared."""
+"""Energy spectra of sampled kernels. They are densities over frequency, so grids of any spacing can be compared.
+
+Frequencies are in cycles per sample of the layer's own grid, on whatever grid the kernel is sampled.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ..nn import Axis, FlexConvNd
 from ..ops import fast_length
 from ..spectrum import available_formulas, energy_spectrum, max_frequency
 
-Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0, and the energy density at these frequencies
+Curve = tuple[np.ndarray, np.ndarray]  # frequencies [n] ≥ 0 in cycles per sample, and the energy density there
 
 BUDGET = 1 << 21  # approximate number of values in memory at once
 MAX_CHANNELS, MIN_CHANNELS = 256, 16
@@ -30,9 +33,9 @@ def resampled(axis: Axis, scale: float) -> Axis:
     return Axis(intervals + 1, axis.causal, axis.spacing / scale)
 
 
-def nyquist_frequency(axis: Axis) -> float:
-    """The Nyquist frequency of an axis, in cycles per unit."""
-    return 1 / (2 * axis.spacing)
+def nyquist_frequency(axis: Axis, own: Axis) -> float:
+    """The Nyquist frequency of an axis, in cycles per sample of the layer's own axis."""
+    return own.spacing / (2 * axis.spacing)
 
 
 def channels_shown(layer: FlexConvNd) -> list[int]:
@@ -57,7 +60,7 @@ def marginal(layer: FlexConvNd, d: int, axis: Axis, *, mask: bool) -> Curve:
     total = torch.stack([energy_spectrum(part.double(), d + 1) for part in parts]).sum(0)
     total[1:-1] /= 2  # these bins include the negative frequencies
     density = total * axis.spacing**2 * math.prod(other.spacing for e, other in enumerate(axes) if e != d)
-    return np.linspace(0, nyquist_frequency(axis), len(total)), sampling.to_numpy(density)
+    return np.linspace(0, nyquist_frequency(axis, layer.axes[d]), len(total)), sampling.to_numpy(density)
 
 
 @torch.no_grad()
@@ -85,10 +88,12 @@ def decibels(density: np.ndarray, reference: float, floor: float) -> np.ndarray:
 
 @torch.no_grad()
 def frequency_bounds(layer: FlexConvNd, *, mask: bool, cutoff: float) -> dict[str, list[float]]:
-    """The highest frequency along each axis, by each formula that applies to the layer's generator."""
+    """The highest frequency along each axis in cycles per sample, by each formula that applies to the generator."""
+    bounds = {name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name) for name in available_formulas(layer)}
+    spacings = [axis.spacing for axis in layer.axes]
     return {
-        name: max_frequency(layer, mask=mask, cutoff=cutoff, formula=name).tolist()
-        for name in available_formulas(layer)
+        name: [value * spacing for value, spacing in zip(values.tolist(), spacings, strict=True)]
+        for name, values in bounds.items()
     }
 
 
