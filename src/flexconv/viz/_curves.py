@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from .._records import COUNTS, Record, counted_in, is_number, metrics_by_split
 from ..errors import ArgumentError
@@ -83,6 +83,10 @@ def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str
     finite = [value for points in curves.values() for _, value in points if math.isfinite(value)]
     if is_loss and finite and 0 < min(finite) < max(finite) * 10**-DECADES:
         panel.set_yscale("log")
+    else:
+        panel.yaxis.set_major_locator(
+            MaxNLocator(6, steps=[1, 2, 5, 10])
+        )  # ticks that depend on the height would move the layout
     if percent:
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
     name = metric.replace("_", " ")

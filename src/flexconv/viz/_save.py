@@ -48,9 +48,27 @@ def _save_with_palette(figure: Figure, path: Path, background: str, dpi: int) ->
     picture = Image.open(buffer)
     matte = Image.new("RGB", picture.size, background)
     matte.paste(picture, mask=picture.getchannel("A"))
-    reduced = matte.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, kmeans=1, dither=Image.Dither.NONE)
+    palette, indices = _reduce_colours(np.asarray(matte))
     outside = np.asarray(picture.getchannel("A")) == 0
-    result = Image.fromarray(np.where(outside, COLOURS, np.asarray(reduced)).astype(np.uint8))
-    palette = (reduced.getpalette() or [])[: 3 * COLOURS]
-    result.putpalette(palette + [0] * (3 * (COLOURS + 1) - len(palette)))
+    result = Image.fromarray(np.where(outside, COLOURS, indices).astype(np.uint8))
+    result.putpalette([*palette.flatten().tolist(), *[0] * (3 * (COLOURS + 1) - palette.size)])
     result.save(path, transparency=COLOURS, optimize=True)
+
+
+def _reduce_colours(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Choose a palette [colors, 3] for an image [height, width, 3] → the palette, and the index of every pixel.
+
+    A color with n pixels counts √n times, so that the palette also has room for rare colors, such as the ends of a
+    color bar.
+    """
+    from PIL import Image
+
+    packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
+    values, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = np.stack([values >> 16, (values >> 8) & 255, values & 255], -1).astype(np.uint8)
+    samples = Image.fromarray(np.repeat(colours, np.ceil(np.sqrt(counts)).astype(int), axis=0)[None])
+    reduced = samples.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, kmeans=1, dither=Image.Dither.NONE)
+    palette = np.array(reduced.getpalette()).reshape(-1, 3)[:COLOURS]
+    parts = np.array_split(colours.astype(int), len(colours) // 4096 + 1)  # distances take memory
+    nearest = np.concatenate([((part[:, None] - palette) ** 2).sum(-1).argmin(1) for part in parts])
+    return palette, nearest[which].reshape(packed.shape)
