@@ -21,7 +21,7 @@ ROWS = (
     ("errors", "_version", "_arguments", "_context", "_files", "_hooks", "_matmul", "_records", "_registry"),
     ("ops", "audio"),
     ("nn",),
-    ("sampling", "spectrum", "resolution", "materialize", "convert"),
+    ("sampling", "spectrum", "resolution", "norm_scale", "materialize", "convert"),
     ("models",),
     ("compat", "summary", "_multiply_adds", "testing"),  # after models: they know whole networks, not only layers
     ("data",),

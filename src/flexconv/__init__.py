@@ -11,6 +11,7 @@ Modules that need only torch, numpy and safetensors:
     sampling        kernels and masks sampled on any grid
     spectrum        bounds on the frequencies of kernels, and a penalty on aliasing
     resolution      running a model at another resolution
+    norm_scale      kernels of moderate size, for float16
     models          the networks of the paper; saving and loading
     compat          loading networks of the authors' code
     summary         what each layer has learned, in numbers
@@ -54,6 +55,7 @@ from .nn import GaussianMask as GaussianMask
 from .nn import RotatedGaussianMask as RotatedGaussianMask
 from .nn import Streaming as Streaming
 from .nn import refresh_extents as refresh_extents
+from .norm_scale import move_scale_to_norms as move_scale_to_norms
 from .resolution import at_resolution as at_resolution
 from .resolution import recalibrate_batchnorm as recalibrate_batchnorm
 from .spectrum import alias_penalty as alias_penalty
@@ -75,6 +77,7 @@ __all__ = [
     "list_models",
     "list_pretrained",
     "materialize",
+    "move_scale_to_norms",
     "recalibrate_batchnorm",
     "refresh_extents",
     "save_pretrained",

@@ -24,6 +24,10 @@ class UsageError(FlexConvError, RuntimeError):
     """An operation is not possible in the current state, or not on this object."""
 
 
+class PrecisionError(FlexConvError, OverflowError):
+    """A number cannot be represented in the requested precision, such as 100000 in float16."""
+
+
 class RunError(UsageError):
     """A run folder cannot be used as requested: it has no run, an unfinished one, or one of another kind."""
 

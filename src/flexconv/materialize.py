@@ -8,8 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .errors import ArgumentError
-from .nn import FlexConvNd, TapRange
+from ._context import no_autocast
+from .errors import ArgumentError, PrecisionError
+from .nn import (
+    FLOAT16_MAX,
+    Convert,
+    FlexConvNd,
+    TapRange,
+    check_float16,
+    computes_in_float16,
+    converted_dtype,
+)
+from .norm_scale import move_scale_to_norms
 from .ops import Pads
 from .resolution import at_resolution
 
@@ -38,7 +48,11 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
         raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to materialize")
     plain = {id(layer): _plain(layer) for layer in source.modules() if isinstance(layer, FlexConvNd)}
     # deepcopy returns the object in its memo in place of a copy: the replacement, wherever the module is used
-    return copy.deepcopy(source, dict(plain))
+    result = copy.deepcopy(source, dict(plain))
+    move_scale_to_norms(result)  # so that the result can be converted to float16, by torch or by another program
+    for replacement in plain.values():
+        _refuse_float16_if_too_large(replacement)
+    return result
 
 
 @torch.no_grad()
@@ -49,7 +63,10 @@ def _plain(layer: FlexConvNd) -> nn.Module:
     taps = _taps_with_nonnegative_padding(layer)
     pads = layer.pads_for(taps)
     symmetric = all(left == right >= 0 for left, right in pads)
-    weight = layer.sample(taps).to(layer.reference_tensor().dtype)
+    weight = layer.sample(taps)
+    if layer.dtype == torch.float16:
+        check_float16(f"the kernel of {type(layer).__name__}", weight)
+    weight = weight.to(layer.dtype)
     conv = CONV_LAYERS[layer.dims](
         layer.in_channels,
         layer.out_channels,
@@ -89,3 +106,53 @@ def _padding(layer: FlexConvNd, pads: Pads) -> list[nn.Module]:
     padding = PADDING_LAYERS[mode][layer.dims](tuple(max(0, amount) for amount in amounts))
     crop = tuple(min(0, amount) for amount in amounts)
     return [padding, constant(crop, 0.0)] if any(crop) else [padding]
+
+
+# --- kernels that are too large for float16 ---------------------------------------------------------------------------
+
+
+class _NotFloat16(nn.Module):
+    """A convolution whose outputs would become infinite in float16 without a word.
+
+    It computes in float32 under float16 autocast, and refuses to be converted to float16.
+    """
+
+    def _apply(self, fn: Convert, recurse: bool = True) -> nn.Module:
+        total = _largest_tap_sum(self)
+        if total > FLOAT16_MAX and converted_dtype(fn, torch.float32) == torch.float16:
+            raise PrecisionError(
+                f"the taps of a convolution sum to {total:.3g}, which float16 cannot represent (at most "
+                f"{FLOAT16_MAX:g}): use bfloat16, or flexconv.move_scale_to_norms if a norm follows the convolution"
+            )
+        return super()._apply(fn, recurse)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        if not computes_in_float16(input):
+            return super().forward(input)  # type: ignore[misc]
+        with no_autocast(input.device.type):
+            return super().forward(input.to(self.weight.dtype))  # type: ignore[misc, arg-type]
+
+
+class _LargeConv1d(_NotFloat16, nn.Conv1d):
+    pass
+
+
+class _LargeConv2d(_NotFloat16, nn.Conv2d):
+    pass
+
+
+class _LargeConv3d(_NotFloat16, nn.Conv3d):
+    pass
+
+
+def _refuse_float16_if_too_large(replacement: nn.Module) -> None:
+    for conv in replacement.modules():
+        for plain, large in ((nn.Conv1d, _LargeConv1d), (nn.Conv2d, _LargeConv2d), (nn.Conv3d, _LargeConv3d)):
+            if type(conv) is plain and _largest_tap_sum(conv) > FLOAT16_MAX:
+                conv.__class__ = large  # type: ignore[assignment]  (torch.nn.utils.parametrize does the same)
+
+
+def _largest_tap_sum(conv: nn.Module) -> float:
+    """The largest output for inputs between −1 and 1, over all output channels."""
+    weight = conv.weight.detach()  # type: ignore[union-attr]
+    return 0.0 if weight.is_meta else weight.double().abs().flatten(1).sum(1).max().item()  # type: ignore[operator]

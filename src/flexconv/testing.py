@@ -141,9 +141,8 @@ def resolution_error(
         for n, ratio in zip(sizes, ratios, strict=True)
     ]
     other = at_resolution(layer, [float(ratio) for ratio in ratios], crop=crop, copy=False)
-    like = layer.reference_tensor()
     here, there = (
-        smooth_signal(layer.in_channels, counts, cycles, seed).to(like)
+        smooth_signal(layer.in_channels, counts, cycles, seed).to(layer.reference_tensor().device, layer.dtype)
         for counts in (sizes, [int(n * ratio) for n, ratio in zip(sizes, ratios, strict=True)])
     )
     y = layer(here)[(..., *(slice(None, None, ratio.denominator) for ratio in ratios))]

@@ -85,7 +85,8 @@ def test_save_and_load_every_generator_and_precision(generator, dtype, tmp_path)
     model = small("flextcn2", generator=generator, dtype=dtype, readout="mean").eval()
     save_pretrained(model, tmp_path)
     loaded, x = from_pretrained(tmp_path), inputs("flextcn2").to(dtype)
-    assert {p.dtype for p in loaded.parameters()} == {dtype}
+    assert {name: p.dtype for name, p in loaded.named_parameters()} == {n: p.dtype for n, p in model.named_parameters()}
+    assert {m.dtype for m in loaded.modules() if isinstance(m, flexconv.nn.FlexConvNd)} == {dtype}
     assert torch.equal(loaded(x), model(x))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from flexconv import GaussianMask, at_resolution, materialize
 from flexconv.models import CIFARResNet, FlexNet, FlexTCN, create_model, list_models
-from flexconv.nn import GENERATORS, FlexConv1d, FlexConv2d, NJet
+from flexconv.nn import GENERATORS, FlexConv1d, FlexConv2d, FlexConvNd, NJet
 from tests.conftest import GOLDEN, mentions
 
 COUNTS = json.loads((GOLDEN / "param_counts.json").read_text())
@@ -217,7 +217,16 @@ def test_output_and_parameters_in_other_dtypes(name, dtype):
     assert result.dtype == dtype
     torch.testing.assert_close(result.float(), truth, rtol=0.1, atol=0.1 * truth.abs().max().item())
     made = small(name, dtype=dtype)
-    assert {p.dtype for p in made.parameters()} == {dtype}
+    for each in (model, made):
+        generated = {
+            p for module in each.modules() if isinstance(module, FlexConvNd) for p in kernel_parameters(module)
+        }
+        assert {p.dtype for p in each.parameters() if p not in generated} == {dtype}
+        assert {p.dtype for p in generated} <= {torch.float64 if dtype == torch.float64 else torch.float32}
+
+
+def kernel_parameters(layer):
+    return [p for name, p in layer.named_parameters() if name != "bias"]
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from .._arguments import as_int, per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import GENERATORS, PAPER_INPUT_SCALE, PAPER_TAPS, FlexConvNd, GaussianMask, KernelFactory
+from ..nn import GENERATORS, PAPER_INPUT_SCALE, PAPER_TAPS, FlexConvNd, GaussianMask, KernelFactory, parameter_dtype
 from ..ops import Padding
 from ._find import COUNTERPARTS, Convolution
 from ._fit import output_map
@@ -85,7 +85,7 @@ def make_layer(each: Convolution, grid: tuple[int, ...], generator: str | Kernel
         conv.padding_mode,
         **factory_kwargs,
         generator=factory,
-        mask=_mask_around(old, grid, **factory_kwargs),
+        mask=_mask_around(old, grid, device=weight.device, dtype=parameter_dtype(weight.dtype)),
     )
     if hasattr(layer.generator, "size_parameters"):
         layer.mask = None

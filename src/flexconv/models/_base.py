@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import operator
@@ -14,7 +15,8 @@ from torch import nn
 
 from .._arguments import per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import FlexConvNd
+from ..nn import Convert, FlexConvNd, check_float16, converted_dtype
+from ..norm_scale import move_scale_to_norms
 from ._inputs import Inputs
 
 
@@ -55,6 +57,17 @@ class Model(nn.Module):
         """Samples per axis relative to the resolution that the network was made for."""
         each_axis = zip(*(scales for scales, _ in self.resampling), strict=True)
         return tuple(map(math.prod, each_axis)) or (1.0,) * self.dims
+
+    def _apply(self, fn: Convert, recurse: bool = True) -> Model:
+        """Convert the network. In float16, norms take over the scale of the kernels; see `move_scale_to_norms`."""
+        if converted_dtype(fn, torch.float32) == torch.float16:
+            move_scale_to_norms(self)
+            layers = (module for module in self.modules() if isinstance(module, FlexConvNd))
+            inside = {id(p) for layer in layers for p in layer.parameters()}  # which the layers check by themselves
+            for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
+                if id(tensor) not in inside:
+                    check_float16(name, tensor)
+        return super()._apply(fn, recurse)
 
     def _check_input(self, x: torch.Tensor) -> None:
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:

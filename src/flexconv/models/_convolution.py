@@ -12,7 +12,7 @@ from torch import nn
 
 from .._arguments import check_name, per_axis, unknown_name
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask
+from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask, parameter_dtype
 
 CONVOLUTIONS = ("flex", "ck", "plain")
 
@@ -61,7 +61,7 @@ class ConvolutionFactory:
         )
         self.mask_options = _known_options("option of the mask", mask_options, GaussianMask)
         self.masked = conv == "flex" and generator not in _SIZED_GENERATORS
-        self.tensors = {"device": device, "dtype": dtype}
+        self.tensors: dict[str, Any] = {"device": device, "dtype": dtype}
         if conv == "plain" and self.generator_options:
             raise ArgumentError(
                 f"conv='plain' has no generator, so it takes no generator_options; got {generator_options!r}"
@@ -95,10 +95,14 @@ class ConvolutionFactory:
             "causal" if self.dims == 1 else "same",
             bias=self.generator not in _SIZED_GENERATORS,
             generator=functools.partial(GENERATORS[self.generator], **self.generator_options),
-            mask=GaussianMask(self.dims, **self.mask_options, **self.tensors) if self.masked else None,
+            mask=self._mask() if self.masked else None,
             algorithm=self.algorithm,
             **self.tensors,
         )
+
+    def _mask(self) -> GaussianMask:
+        dtype = parameter_dtype(self.tensors["dtype"])
+        return GaussianMask(self.dims, **self.mask_options, device=self.tensors["device"], dtype=dtype)
 
 
 def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from .._arguments import unknown_name
 from .._files import write_atomically
 from .._version import __version__
 from ..errors import ArgumentError, ArgumentTypeError, MissingFileError
-from ..nn import FlexConvNd
+from ..nn import HALF, FlexConvNd
 from ..resolution import at_resolution
 from ._base import Model
 from ._inputs import Inputs
@@ -171,6 +171,8 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
     if num_classes is not None:
         model, state = _for_other_classes(model, state, num_classes)
     model.load_state_dict(state, assign=True)
+    if model.head.weight.dtype in HALF:
+        model.to(model.head.weight.dtype)  # layers without a bias have no tensor that would tell them
     return model.eval()
 
 

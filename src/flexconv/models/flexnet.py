@@ -105,6 +105,10 @@ class FlexNet(Model):
         nn.init.kaiming_normal_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [(self.stem, self.stem_norm)]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
         x = self.dropout_in(x)
@@ -138,6 +142,10 @@ class FlexNetBlock(nn.Module):
             if in_channels == out_channels
             else nn.Conv2d(in_channels, out_channels, 1, **make_conv.tensors)
         )
+
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.dropout(F.relu(self.norm1(self.conv1(x))))

@@ -171,6 +171,10 @@ class FlexTCNBlock(nn.Module):
             else nn.Conv1d(in_channels, out_channels, 1, **make_conv.tensors)
         )
 
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
+
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), lengths)))
         h = self.dropout(F.relu(normalise(self.norm2, self.conv2(h), lengths)))

@@ -117,6 +117,10 @@ class CIFARResNet(Model):
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
 
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [(self.stem, self.stem_norm)]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_input(x)
         x = F.relu(self.stem_norm(self.stem(x)))
@@ -152,6 +156,10 @@ class CIFARResNetBlock(nn.Module):
                 nn.Conv2d(in_channels, out_channels, 1, stride, bias=False, **make_conv.tensors),
                 make_norm(norm, 2, out_channels, **make_conv.tensors),
             )
+
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = F.relu(self.norm1(self.conv1(x)))

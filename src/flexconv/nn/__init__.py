@@ -13,6 +13,13 @@ from ._grid import coordinate_grid as coordinate_grid
 from ._grid import filled as filled
 from ._grid import mesh as mesh
 from ._guard import effective_sigma as effective_sigma
+from ._half import FLOAT16_MAX as FLOAT16_MAX
+from ._half import HALF as HALF
+from ._half import Convert as Convert
+from ._half import check_float16 as check_float16
+from ._half import computes_in_float16 as computes_in_float16
+from ._half import converted_dtype as converted_dtype
+from ._half import parameter_dtype as parameter_dtype
 from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
 from ._lengths import hide_padding as hide_padding

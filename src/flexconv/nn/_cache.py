@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
 from ._extent import Versions, readable
+
+Kernel = TypeVar("Kernel")
 
 
 class KernelCache:
@@ -23,7 +25,7 @@ class KernelCache:
     def clear(self) -> None:
         self._entry = None
 
-    def get(self, make: Callable[[], torch.Tensor], key: Hashable, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    def get(self, make: Callable[[], Kernel], key: Hashable, parameters: Sequence[torch.Tensor]) -> Kernel:
         """The kernel for `key`: the kept one if key and parameters have not changed, otherwise a new one."""
         if not _can_keep(parameters):
             return make()
@@ -51,7 +53,7 @@ class _Seen:
 class _Entry(NamedTuple):
     key: Hashable
     seen: _Seen
-    kernel: torch.Tensor
+    kernel: Any
 
 
 def _can_keep(parameters: Sequence[torch.Tensor]) -> bool:

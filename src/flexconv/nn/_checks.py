@@ -12,6 +12,7 @@ from .._arguments import check_name, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import ALGORITHMS, Pads, output_size
+from ._half import parameter_dtype
 from ._mask import GaussianMask
 from .kernels import GENERATORS, KernelGenerator
 
@@ -59,7 +60,8 @@ def make_generator(
             f"generator must be a name ({', '.join(GENERATORS)}), a KernelGenerator or a function that makes one; "
             f"got {generator!r}"
         )
-    made = generator if isinstance(generator, nn.Module) else generator(dims, channels, device=device, dtype=dtype)
+    stored = parameter_dtype(dtype)
+    made = generator if isinstance(generator, nn.Module) else generator(dims, channels, device=device, dtype=stored)
     if not isinstance(made, KernelGenerator):
         raise ArgumentTypeError(f"generator must return a KernelGenerator; {generator!r} returned {made!r}")
     if (made.dims, made.channels) != (dims, channels):
@@ -67,8 +69,8 @@ def make_generator(
             f"the kernel generator makes {made.channels} channels in {made.dims}D; this layer needs "
             f"out_channels × in_channels / groups = {channels} in {dims}D"
         )
-    if dtype is not None and any(p.is_floating_point() and p.dtype != dtype for p in made.parameters()):
-        found = next(p.dtype for p in made.parameters() if p.dtype != dtype)
+    found = next((p.dtype for p in made.parameters() if p.is_floating_point() and p.dtype not in (dtype, stored)), None)
+    if dtype is not None and found is not None:
         raise ArgumentTypeError(f"the kernel generator has parameters of {found}; this layer was given dtype={dtype}")
     return made
 
@@ -80,7 +82,7 @@ def make_mask(
     if isinstance(mask, str):
         if mask != "gaussian":
             unknown_name("mask", mask, ["gaussian"])
-        return GaussianMask(dims, device=device, dtype=dtype)
+        return GaussianMask(dims, device=device, dtype=parameter_dtype(dtype))
     if mask is not None and not isinstance(mask, GaussianMask):
         raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
     if mask is not None and mask.dims != dims:
@@ -112,10 +114,10 @@ def check_kind(layer: FlexConvNd, x: torch.Tensor) -> None:
             f"{name} expects an input of shape [batch, {layer.in_channels}, {sizes}], or the same without batch "
             f"(in_channels={layer.in_channels}); got {tuple(x.shape)}"
         )
-    dtype = layer.reference_tensor().dtype
-    if x.dtype != dtype and not autocast_enabled(x.device.type):
+    if x.dtype != layer.dtype and not autocast_enabled(x.device.type):
         raise ArgumentTypeError(
-            f"the input is {x.dtype} but the layer is {dtype}: convert the input with .to(…), or use torch.autocast"
+            f"the input is {x.dtype} but the layer is {layer.dtype}: convert the input with .to(…), or use "
+            f"torch.autocast"
         )
 
 

@@ -34,6 +34,7 @@ from ._checks import (
     refuse_torchscript,
 )
 from ._grid import KernelGrid, TapRange, mesh, tap_weights
+from ._half import HALF, computes_in_float16, float16_conv
 from ._lengths import check_lengths, hide_padding
 from ._mask import GaussianMask
 from ._sized import SizedKernel
@@ -79,6 +80,7 @@ class FlexConvNd(SizedKernel):
         self.generator = make_generator(generator, self.dims, channels, device, dtype)
         self.mask = make_mask(mask, self.dims, device, dtype)
         self.bias = nn.Parameter(torch.zeros(self.out_channels, device=device, dtype=dtype)) if bias else None
+        self._half = dtype if dtype in HALF else None
         grid = KernelGrid.make(size, plain_padding(padding))
         self._set_grid(grid, fresh=not isinstance(generator, nn.Module))
 
@@ -128,11 +130,13 @@ class FlexConvNd(SizedKernel):
         if x.ndim == self.dims + 1:
             return self._convolve(x.unsqueeze(0), bias).squeeze(0)
         window = self.window
-        dtype = None if autocast_enabled(x.device.type) else x.dtype
-        weight = self._provider.kernel(self, window, dtype)
         pads = self.pads_for(window)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
+        if computes_in_float16(x):
+            return float16_conv(self, x, self._provider.scaled(self, window), bias, pads)
+        dtype = None if autocast_enabled(x.device.type) else x.dtype
+        weight = self._provider.kernel(self, window, dtype)
         return conv_nd(self.dims, x, weight, bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
 
     @property
@@ -160,11 +164,6 @@ class FlexConvNd(SizedKernel):
         amounts = [max(0, amount) for pair in reversed(pads) for amount in pair]
         x = F.pad(x, amounts, mode=PADDING_MODES[self.padding_mode])
         return x, tuple((min(0, left), min(0, right)) for left, right in pads)
-
-    def reference_tensor(self) -> torch.Tensor:
-        """A tensor with the dtype and device of the layer."""
-        first = next(self.generator.parameters(), None)
-        return next(self.parameters(), torch.empty(())) if first is None else first
 
     def _description(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size})"

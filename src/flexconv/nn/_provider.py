@@ -7,8 +7,8 @@ the layer uses that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -17,9 +17,12 @@ from ..ops import FactoredKernel, as_tensor
 from ._cache import KernelCache
 from ._extent import size_settings
 from ._grid import TapRange
+from ._half import ScaledKernel, scale_kernel
 
 if TYPE_CHECKING:
     from ._conv import FlexConvNd
+
+Kernel = TypeVar("Kernel", torch.Tensor, ScaledKernel)
 
 
 class KernelProvider:
@@ -42,13 +45,24 @@ class KernelProvider:
         """The same, always as a tensor."""
 
         def sample() -> torch.Tensor:
-            kernel = layer.sample(window) if self.prepared is None else as_tensor(self.prepared)
+            kernel = self._sampled(layer, window)
             return kernel if dtype is None else kernel.to(dtype)
 
+        return self._kept(layer, window, dtype, sample)
+
+    def scaled(self, layer: FlexConvNd, window: Sequence[TapRange]) -> ScaledKernel:
+        """The same for a convolution in float16."""
+        return self._kept(layer, window, "scaled", lambda: scale_kernel(self._sampled(layer, window)))
+
+    def _sampled(self, layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
+        return layer.sample(window) if self.prepared is None else as_tensor(self.prepared)
+
+    def _kept(self, layer: FlexConvNd, window: Sequence[TapRange], kind: object, make: Callable[[], Kernel]) -> Kernel:
+        """The kernel of this kind that was kept, if it is still valid; otherwise a new one."""
         if not self._can_be_kept(layer):
-            return sample()
-        key = tuple(window), dtype, layer.grid, size_settings(layer.size_source)
-        return self._cache.get(sample, key, [*layer.parameters(), *layer.buffers()])
+            return make()
+        key = tuple(window), kind, layer.grid, size_settings(layer.size_source)
+        return self._cache.get(make, key, [*layer.parameters(), *layer.buffers()])
 
     def _can_be_kept(self, layer: FlexConvNd) -> bool:
         """Whether a kernel may be kept for the next forward pass: in evaluation without gradients."""

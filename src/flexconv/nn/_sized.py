@@ -9,6 +9,7 @@ from torch import nn
 
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange
+from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
 from ._provider import KernelProvider
 from .kernels import KernelGenerator, Placement
 
@@ -29,10 +30,22 @@ class SizedKernel(nn.Module):
 
     generator: KernelGenerator
     mask: GaussianMask | None
+    bias: nn.Parameter | None
+    _half: torch.dtype | None = None  # the half precision of the layer, if it was converted to one
 
     def __init__(self) -> None:
         super().__init__()
         self._provider = KernelProvider()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of inputs and outputs. Generator and mask are in float32 if this is half precision."""
+        return self.bias.dtype if self.bias is not None else self._half or self.reference_tensor().dtype
+
+    def reference_tensor(self) -> torch.Tensor:
+        """A parameter of the generator, or else of the layer: a tensor on the same device."""
+        first = next(self.generator.parameters(), None)
+        return next(self.parameters(), torch.empty(())) if first is None else first
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 
@@ -112,9 +125,17 @@ class SizedKernel(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
         self._forget()  # other weights, another size
 
-    def _apply(self: Self, *args: object, **kwargs: object) -> Self:
-        self._forget()  # rounding to another precision may move the edge
-        return super()._apply(*args, **kwargs)  # type: ignore[arg-type]
+    def _apply(self: Self, fn: Convert, recurse: bool = True) -> Self:
+        """Convert the layer. Generator and mask stay in float32 in half precision; see `_half.py`."""
+        self._forget()
+        dtype = converted_dtype(fn, self.dtype)
+        self._half = dtype if dtype in HALF else None
+        if dtype == torch.float16:
+            for name, parameter in self.named_parameters(recurse=False):
+                check_float16(f"the {name} of {self._description()}", parameter)
+        for name, child in self.named_children() if recurse else ():
+            child._apply(in_float32(fn) if name in ("generator", "mask") else fn)
+        return super()._apply(fn, recurse=False)
 
     def _forget(self) -> None:
         self._extent.invalidate()

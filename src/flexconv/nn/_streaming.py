@@ -17,6 +17,7 @@ from ..errors import ArgumentError, UsageError
 from ..ops import conv_nd, output_size
 from ._checks import check_kind, check_sizes
 from ._conv import FlexConvNd
+from ._half import computes_in_float16, float16_conv, scale_kernel
 
 _MIX_TIME = (
     nn.RNNBase,
@@ -119,10 +120,12 @@ class _CausalState(nn.Module):
         pads = list(layer.pads_for(self.windows))
         pads[self.axis] = (0, pads[self.axis][1])
         joined = joined.narrow(time, skip, joined.shape[time] - skip)
+        if computes_in_float16(joined):
+            return float16_conv(layer, joined, scale_kernel(self.weight), layer.bias, tuple(pads))
         return conv_nd(
             layer.dims,
             joined,
-            self.weight,
+            self.weight.to(joined.dtype),
             layer.bias,
             layer.stride,
             pads,
@@ -141,7 +144,7 @@ class _CausalState(nn.Module):
     def _start(self, x: torch.Tensor) -> None:
         layer = self.layer
         self.windows = layer.window
-        self.weight = layer.sample(self.windows).to(x.dtype)
+        self.weight = layer.sample(self.windows)
         reach = layer.pads_for(self.windows)[self.axis][0]
         shape = list(x.shape)
         shape[2 + self.axis] = reach

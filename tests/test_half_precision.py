@@ -1,0 +1,448 @@
+"""Half precision: every shipped network, and layers of any scale, in every way of using float16 and bfloat16."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flexconv import (
+    FlexConv1d,
+    FlexConv2d,
+    FlexConv3d,
+    Streaming,
+    from_pretrained,
+    list_pretrained,
+    materialize,
+    move_scale_to_norms,
+    save_pretrained,
+)
+from flexconv.errors import PrecisionError
+from flexconv.export import export, load_conv
+from flexconv.models import FlexNet, FlexTCN
+from flexconv.nn import FlexConvNd, _half
+from tests.conftest import mentions, relative_error
+
+HALF, BFLOAT = torch.float16, torch.bfloat16
+TOLERANCE = {HALF: 4e-3, BFLOAT: 3e-2}  # of logits: rounding to 11 or 8 bits in up to 15 layers
+ROUNDING = {HALF: 1e-3, BFLOAT: 8e-3}  # of one layer
+FLOAT16_MAX = 65504.0
+
+
+@pytest.fixture(autouse=True)
+def fast_float16(monkeypatch):
+    """Compute float16 convolutions as a GPU does: sum in float32, round the result. Those of torch take minutes."""
+
+    def rounded(plain, self, x, weight, bias):
+        lowered = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == HALF
+        if x.dtype != HALF and not lowered:
+            return plain(self, x, weight, bias)
+        with torch.autocast("cpu", enabled=False):
+            x, weight, bias = (None if t is None else t.half().float() for t in (x, weight, bias))
+            return plain(self, x, weight, bias).half()
+
+    for kind in (nn.Conv1d, nn.Conv2d):
+        monkeypatch.setattr(kind, "_conv_forward", functools.partialmethod(_as_method(rounded, kind._conv_forward)))
+
+
+def _as_method(rounded, plain):
+    def method(self, x, weight, bias):
+        return rounded(plain, self, x, weight, bias)
+
+    return method
+
+
+# --- shipped networks -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def network(name):
+    return from_pretrained(name)
+
+
+@functools.cache
+def batch(name):
+    """Two smooth random inputs of moderate size."""
+    model, random = network(name), torch.Generator().manual_seed(0)
+    size = {1: (160,), 2: (12, 12)}[model.dims]
+    noise = torch.randn(2, model.in_channels, *size, generator=random)
+    return 3 * (F.avg_pool1d if model.dims == 1 else F.avg_pool2d)(noise, 5, 1, 2)
+
+
+@torch.no_grad()
+def assert_agrees(result, name, dtype):
+    truth = network(name)(batch(name))
+    assert result.isfinite().all()
+    assert relative_error(result.float(), truth) < TOLERANCE[dtype]
+    assert torch.equal(result.argmax(1), truth.argmax(1))
+
+
+networks = pytest.mark.parametrize("name", list_pretrained())
+dtypes = pytest.mark.parametrize("dtype", [HALF, BFLOAT], ids=["float16", "bfloat16"])
+
+
+@networks
+@dtypes
+def test_shipped_network_under_autocast(name, dtype):
+    with torch.no_grad(), torch.autocast("cpu", dtype):
+        assert_agrees(network(name)(batch(name)), name, dtype)
+
+
+@networks
+@dtypes
+def test_shipped_network_converted_to_half_precision(name, dtype):
+    model = copy.deepcopy(network(name)).to(dtype)
+    with torch.no_grad():
+        result = model(batch(name).to(dtype))
+    assert result.dtype == dtype
+    assert_agrees(result, name, dtype)
+
+
+@networks
+@dtypes
+def test_materialized_network_in_half_precision(name, dtype):
+    plain = materialize(network(name))
+    with torch.no_grad():
+        assert relative_error(plain(batch(name)), network(name)(batch(name))) < 1e-5
+        with torch.autocast("cpu", dtype):
+            lowered = plain(batch(name))
+        assert_agrees(lowered, name, dtype)
+        assert_agrees(plain.to(dtype)(batch(name).to(dtype)), name, dtype)
+
+
+@networks
+def test_exported_network_can_be_converted_to_float16(name, tmp_path):
+    path = tmp_path / "model.safetensors"
+    export(network(name), path, shape=tuple(batch(name).shape))
+    loaded = load_conv(path)
+    for tensor in loaded.state_dict().values():  # whatever program converts the file
+        assert not tensor.is_floating_point() or tensor.abs().max() < FLOAT16_MAX
+    with torch.no_grad():
+        assert_agrees(loaded.half()(batch(name).half()), name, HALF)
+
+
+@networks
+def test_shipped_network_trains_under_float16_autocast(name):
+    model = copy.deepcopy(network(name)).train()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with torch.autocast("cpu", HALF):
+        loss = F.cross_entropy(model(batch(name)), torch.tensor([0, 1]))
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert sum(bool(p.grad.any()) for p in model.parameters()) > 0.8 * len(before)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**10  # no step was skipped
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@dtypes
+def test_network_trains_in_half_precision(dtype):
+    model = copy.deepcopy(network("flexnet3-digits")).to(dtype).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x, losses = batch("flexnet3-digits").to(dtype), []
+    for _ in range(3):
+        loss = F.cross_entropy(model(x).float(), torch.tensor([0, 1]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert losses[-1] < losses[0]
+
+
+def test_gradients_under_float16_autocast_agree_with_float32():
+    model, x = copy.deepcopy(network("flexnet7-cifar10-16px")).eval(), batch("flexnet7-cifar10-16px")
+    F.cross_entropy(model(x), torch.tensor([0, 1])).backward()
+    truth = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    with torch.autocast("cpu", HALF):
+        loss = F.cross_entropy(model(x), torch.tensor([0, 1]))
+    (loss * 1024).backward()
+    result = torch.cat([p.grad.flatten() for p in model.parameters()]) / 1024
+    assert F.cosine_similarity(result, truth, 0) > 0.999
+
+
+def test_converting_to_float16_and_back_keeps_the_network():
+    name = "flexnet7-cifar10"
+    model = copy.deepcopy(network(name)).half().float()
+    with torch.no_grad():
+        assert_agrees(model(batch(name)), name, HALF)
+
+
+def test_float16_network_can_be_saved(tmp_path):
+    name = "flextcn6-npcifar10"
+    model, x = copy.deepcopy(network(name)).half(), batch(name).half()
+    save_pretrained(model, tmp_path)
+    with torch.no_grad():
+        assert torch.equal(from_pretrained(tmp_path)(x), model(x))
+
+
+def test_float16_network_of_layers_without_bias_can_be_saved_and_materialized(tmp_path):
+    options = {"in_channels": 1, "num_classes": 2, "kernel_size": 5, "widths": [2], "generator": "njet"}
+    model, x = FlexNet(**options).half().eval(), torch.randn(1, 1, 8, 8).half()
+    save_pretrained(model, tmp_path)
+    with torch.no_grad():
+        assert torch.equal(from_pretrained(tmp_path)(x), model(x))
+        assert relative_error(materialize(model)(x).float(), model(x).float()) < 5e-3
+
+
+@pytest.mark.parametrize(("norm", "compiled"), [("batch", False), ("batch", True), ("layer", False)])
+def test_large_kernels_before_norms(norm, compiled):
+    model = FlexNet(in_channels=1, num_classes=3, kernel_size=7, widths=[2], norm=norm, dropout=0.0)
+    enlarge(model.stem, 1e5)
+    enlarge(model.blocks[0].conv1, 1e4)
+    x = torch.randn(2, 1, 8, 8)
+    with torch.no_grad():
+        model.train()(x)
+        truth = model.eval()(x)
+        for low, given in ((model, x), (copy.deepcopy(model).half(), x.half())):
+            run = torch.compile(low, fullgraph=True, backend="eager") if compiled else low
+            with torch.autocast("cpu", HALF, enabled=low is model):
+                assert relative_error(run(given).float(), truth) < TOLERANCE[HALF]
+
+
+def test_streamed_network_in_float16():
+    name = "flextcn6-smnist"
+    x = batch(name).half()
+    stream = Streaming(copy.deepcopy(network(name)).half())
+    for chunk in x.split([100, 37, 23], -1):
+        result = stream(chunk)
+    assert_agrees(result, name, HALF)
+
+
+# --- layers of any scale ----------------------------------------------------------------------------------------------
+
+
+def enlarge(layer, factor):
+    with torch.no_grad():
+        layer.generator.output_map.weight.mul_(factor)
+        layer.generator.output_map.bias.mul_(factor)
+    return layer
+
+
+def make_layer(dims=2, scale=1.0, **options):
+    torch.manual_seed(0)
+    kind = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}[dims]
+    layer = kind(2, 3, 9, **options).eval()
+    if layer.bias is not None:
+        nn.init.normal_(layer.bias, std=scale)
+    return enlarge(layer, scale), torch.randn(2, 2, *[10] * dims)
+
+
+scales = pytest.mark.parametrize("scale", [1e5, 1.0, 1e-8])
+
+
+@scales
+@dtypes
+@pytest.mark.parametrize("algorithm", ["direct", "fft", "dft"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_layer_of_any_scale_under_autocast(dims, algorithm, scale, dtype):
+    layer, x = make_layer(dims, scale, algorithm=algorithm)
+    truth = layer(x)
+    with torch.autocast("cpu", dtype):
+        result = layer(x)
+    assert result.dtype == (torch.float32 if dtype == HALF else dtype)  # float16 could not hold it
+    assert relative_error(result.float(), truth) < ROUNDING[dtype]
+    result.float().square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@scales
+@pytest.mark.parametrize("input_scale", [1e-12, 1e-6, 1e4, 1e12])
+def test_inputs_of_any_scale_under_float16_autocast(scale, input_scale):
+    layer, x = make_layer(scale=scale, bias=False)
+    x = torch.stack([x[0] * input_scale, x[1]])
+    with torch.autocast("cpu", HALF):
+        result = layer(x)
+    for row, truth in zip(result, layer(x), strict=True):  # no sample depends on the scale of another
+        assert relative_error(row, truth) < ROUNDING[HALF]
+
+
+@scales
+def test_taps_and_inputs_fit_into_float16(scale, monkeypatch):
+    """The same as above with convolutions that really are in float16, as on a GPU."""
+    monkeypatch.setattr(_half, "_compute_dtype", lambda _: HALF)
+    for dims, algorithm in ((1, "direct"), (2, "direct"), (2, "dft")):
+        layer, x = make_layer(dims, scale, algorithm=algorithm)
+        loss_scale = 1024 / scale**2
+        truth = layer(x * 30)
+        expected = torch.autograd.grad(truth.square().mean() * loss_scale, list(layer.parameters()))
+        with torch.autocast("cpu", HALF):
+            result = layer(x * 30)
+        assert relative_error(result, truth) < 2 * ROUNDING[HALF]
+        found = torch.autograd.grad(result.square().mean() * loss_scale, list(layer.parameters()))
+        for mine, theirs in zip(found, expected, strict=True):
+            assert relative_error(mine, theirs) < 2e-2
+
+
+def test_bound_on_outputs_holds_for_constant_kernels_and_inputs():
+    kernel = torch.full((2, 16, 33, 33), 7e30)
+    taps, scale = _half.scale_kernel(kernel)
+    assert (taps.abs().flatten(1).sum(1) * _half.LARGEST_INPUT <= FLOAT16_MAX).all()
+    assert torch.equal(taps * scale.view(-1, 1, 1, 1), kernel)
+    assert taps.min() > 1e-2  # far from subnormal numbers
+
+
+@dtypes
+def test_converted_layer_keeps_its_kernel(dtype):
+    layer = FlexConv1d(1, 2, 1001, padding="causal").eval()
+    low = copy.deepcopy(layer).to(dtype)
+    assert low.dtype == low.bias.dtype == dtype
+    assert torch.equal(low.kernel(), layer.kernel())
+    assert FlexConv1d(1, 2, 9, dtype=dtype).kernel().dtype == torch.float32
+    x = torch.randn(1, 1, 1200)
+    assert relative_error(low(x.to(dtype)).float(), layer(x)) < 2 * ROUNDING[dtype]
+    assert torch.equal(low.float().kernel(), layer.kernel())
+
+
+def test_small_kernel_in_float16_is_not_lost():
+    layer, x = make_layer(scale=1e-8, bias=False)
+    result = copy.deepcopy(layer).half()((1e4 * x).half())
+    assert relative_error(result.float(), layer(1e4 * x)) < 2e-2  # outputs of 1e-5 have 8 bits in float16
+
+
+def test_output_beyond_float16_raises():
+    layer, x = make_layer(scale=1e6, bias=False)
+    with pytest.raises(PrecisionError, match=mentions("FlexConv2d", "float16", "65504", "bfloat16")):
+        layer.half()(x.half())
+    with torch.no_grad(), pytest.raises(RuntimeError, match="float16"):
+        torch.compile(layer.half(), fullgraph=True, backend="aot_eager")(x.half())
+
+
+def test_compiler_does_not_remove_the_check_of_outputs():
+    layer, _ = make_layer()
+    compiled = torch.compile(lambda y: _half._as_float16(y, layer), fullgraph=True)
+    assert compiled(torch.tensor([-65519.0, 2.0])).tolist() == [-65504, 2]
+    with pytest.raises(RuntimeError, match="float16"):
+        compiled(torch.tensor([-65520.0, 2.0]))
+
+
+def test_nan_and_infinity_are_not_taken_for_an_overflow():
+    layer, x = make_layer()
+    x[0, 0, 5, 5] = float("nan")
+    x[1, 0, 5, 5] = float("inf")
+    assert layer.half()(x.half()).isnan().any()
+
+
+def test_bias_beyond_float16_raises():
+    layer, _ = make_layer()
+    nn.init.constant_(layer.bias, 1e5)
+    with pytest.raises(PrecisionError, match=mentions("bias", "1e+05", "float16")):
+        layer.half()
+    assert layer.dtype == torch.float32
+    layer.bfloat16()
+
+
+def test_materialized_layer_beyond_float16_raises_or_computes_in_float32():
+    layer, x = make_layer(scale=1e6, bias=False)
+    plain = materialize(nn.Sequential(layer, nn.ReLU()))
+    truth = plain(x)
+    with torch.autocast("cpu", HALF):
+        assert relative_error(plain(x), truth) < ROUNDING[HALF]
+    for each in (plain, pickle.loads(pickle.dumps(plain))):
+        with pytest.raises(PrecisionError, match=mentions("taps", "float16", "bfloat16")):
+            each.half()
+    with pytest.raises(PrecisionError, match=mentions("kernel", "float16")):
+        materialize(layer.half())
+
+
+# --- the scale of kernels in norms ------------------------------------------------------------------------------------
+
+
+class Mine(nn.Module):
+    """A network of one's own, whose pairs cannot be seen from outside."""
+
+    def __init__(self, norm=None):
+        super().__init__()
+        self.conv, self.norm = FlexConv2d(1, 4, 5), nn.BatchNorm2d(4) if norm is None else norm
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+def trained(model, shape=(8, 1, 9, 9)):
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for _ in range(50):
+            model.train()(torch.randn(shape))
+    return model.eval()
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False)])
+@pytest.mark.parametrize("layer", [FlexConv2d, nn.Conv2d])
+def test_moves_the_scale_of_consecutive_modules(layer, norm):
+    torch.manual_seed(0)
+    conv = layer(1, 4, 5)
+    factor = torch.tensor([1e3, 1e5, 1e6, 1e7])
+    with torch.no_grad():
+        for p in conv.generator.output_map.parameters() if layer is FlexConv2d else conv.parameters():
+            p.mul_(factor.view(-1, *[1] * (p.ndim - 1)))
+    model = trained(nn.Sequential(nn.Identity(), conv, copy.deepcopy(norm), nn.ReLU()))
+    x = torch.randn(2, 1, 9, 9)
+    truth = model(x)
+    assert move_scale_to_norms(model) == ["1"]
+    assert relative_error(model(x), truth) < 1e-5
+    kernel = conv.kernel() if layer is FlexConv2d else conv.weight
+    assert kernel.abs().max() < 300
+    assert move_scale_to_norms(model) == []  # nothing is left to do
+    assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
+
+
+def test_pairs_of_own_networks_are_given():
+    model = Mine()
+    enlarge(model.conv, 1e6)
+    trained(model)
+    x = torch.randn(2, 1, 9, 9)
+    truth = model(x)
+    assert move_scale_to_norms(model) == []
+    with pytest.raises(PrecisionError, match="move_scale_to_norms"):
+        copy.deepcopy(model).half()(x.half())
+    assert move_scale_to_norms(model, [(model.conv, model.norm)]) == ["conv"]
+    assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
+
+
+def test_leaves_what_it_cannot_move():
+    shared = nn.BatchNorm2d(4)
+    first, second = enlarge(FlexConv2d(4, 4, 5), 1e6), enlarge(FlexConv2d(4, 4, 5), 1e6)
+    hooked = enlarge(FlexConv2d(4, 4, 5), 1e6)
+    hooked.register_forward_hook(lambda *_: None)
+    parts = [first, shared, second, shared, hooked, nn.BatchNorm2d(4), FlexConv2d(4, 4, 5, generator="njet")]
+    model = trained(nn.Sequential(*parts, nn.BatchNorm2d(4)), (2, 4, 9, 9))
+    state = copy.deepcopy(model.state_dict())
+    assert move_scale_to_norms(model) == []
+    assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
+
+
+def test_moderate_networks_are_left_as_they_are():
+    model = FlexTCN(in_channels=1, num_classes=2, length=16, widths=[4])
+    state = copy.deepcopy(model.state_dict())
+    assert move_scale_to_norms(model) == []
+    assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
+
+
+def test_loading_does_not_change_parameters():
+    """Training can continue exactly as before: the scale moves only when a network is converted."""
+    layers = [m for m in network("flexnet7-cifar10").modules() if isinstance(m, FlexConvNd)]
+    assert max(layer.kernel().abs().max() for layer in layers) > 20_000
+
+
+def test_statistics_beyond_float16_raise():
+    model = FlexNet(in_channels=1, num_classes=2, kernel_size=5, widths=[2], generator="njet")
+    model.stem_norm.running_var.fill_(1e6)
+    with pytest.raises(PrecisionError, match=mentions("stem_norm.running_var", "1e+06", "float16")):
+        model.half()
+
+
+@pytest.mark.parametrize("pairs", [[3], [(nn.ReLU(), None)], [(nn.ReLU(),)]])
+def test_wrong_pairs_raise(pairs):
+    with pytest.raises(TypeError, match="pairs"):
+        move_scale_to_norms(nn.ReLU(), pairs)
