@@ -42,6 +42,9 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
     layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. The
     kernel is a parameter that can be trained, but its size no longer changes. Large kernels may be slower than in a
     FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
+
+    Large kernels are divided by powers of two together with the statistics of the norms behind them, as
+    `flexconv.move_scale_to_norms` does, so that the result can be converted to float16.
     """
     source = model if scale is None else at_resolution(model, scale, copy=False)
     if not any(isinstance(module, FlexConvNd) for module in source.modules()):
