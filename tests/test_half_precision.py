@@ -126,6 +126,20 @@ def test_exported_network_can_be_converted_to_float16(name, tmp_path):
         assert_agrees(loaded.half()(batch(name).half()), name, HALF)
 
 
+def test_onnx_file_converted_to_float16(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    converter = pytest.importorskip("onnxruntime.transformers.float16")
+    name, path = "flexnet7-cifar10-16px", tmp_path / "model.onnx"
+    export(network(name), path, shape=tuple(batch(name).shape), preprocessing=False)
+    converted = converter.convert_float_to_float16(onnx.load(path), keep_io_types=True)
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(converted.SerializeToString(), options)
+    (logits,) = session.run(None, {session.get_inputs()[0].name: batch(name).numpy()})
+    assert_agrees(torch.from_numpy(logits), name, HALF)
+
+
 @networks
 def test_shipped_network_trains_under_float16_autocast(name):
     model = copy.deepcopy(network(name)).train()
@@ -284,12 +298,25 @@ def test_taps_and_inputs_fit_into_float16(scale, monkeypatch):
             assert relative_error(mine, theirs) < 2e-2
 
 
-def test_bound_on_outputs_holds_for_constant_kernels_and_inputs():
-    kernel = torch.full((2, 16, 33, 33), 7e30)
+@pytest.mark.parametrize("algorithm", ["direct", "dft"])
+def test_sums_that_add_up_do_not_overflow(algorithm, monkeypatch):
+    """Constant kernels and inputs have the largest outputs and spectra."""
+    monkeypatch.setattr(_half, "_compute_dtype", lambda _: HALF)
+    layer = FlexConv2d(16, 2, 17, algorithm=algorithm, bias=False)
+    kernel = _half.scale_kernel(torch.full((2, 16, 17, 17), 6e20))
+    assert (kernel.taps.float().abs().flatten(1).sum(1) <= _half.LARGEST_TAP_SUM * 1.001).all()
+    assert kernel.taps.min() > 1e-3  # far from subnormal numbers
+    x = torch.full((1, 16, 17, 17), 5e4)
+    with torch.autocast("cpu", HALF):
+        y = _half.float16_conv(layer, x, kernel, None, layer.pads)
+    torch.testing.assert_close(y[0, :, 8, 8], torch.full((2,), 6e20 * 5e4 * 16 * 17**2), rtol=2e-3, atol=0)
+
+
+def test_taps_times_scale_are_the_kernel():
+    kernel = torch.randn(3, 2, 5, 5) * torch.tensor([1e-30, 1.0, 1e30]).view(-1, 1, 1, 1)
     taps, scale = _half.scale_kernel(kernel)
-    assert (taps.abs().flatten(1).sum(1) * _half.LARGEST_INPUT <= FLOAT16_MAX).all()
     assert torch.equal(taps * scale.view(-1, 1, 1, 1), kernel)
-    assert taps.min() > 1e-2  # far from subnormal numbers
+    assert _half.scale_kernel(torch.zeros(2, 1, 3)).scale.isfinite().all()
 
 
 @dtypes

@@ -9,7 +9,8 @@ convolution hides it. So float16 convolutions use taps and inputs of moderate si
     y = ((x / u) ⋆ (ψ / s)) · u · s + b
 
 u is a power of two for each sample, s one for each output channel, so both divisions are exact. No sum can overflow:
-the inputs are at most 2⁶, and the absolute taps of an output channel sum to at most 2⁹.
+the inputs are at most 2², and the absolute taps of an output channel sum to at most 2⁶. The outputs are at most 2⁸, and
+the spectra of `algorithm="dft"` at most 2⁸ · √N for N points.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Convert = Callable[[torch.Tensor], torch.Tensor]
 HALF = (torch.float16, torch.bfloat16)
 FLOAT16_MAX = torch.finfo(torch.float16).max
 OVERFLOW = 65520.0  # the smallest number that is rounded to infinity in float16
-LARGEST_INPUT = 2.0**6
-LARGEST_TAP_SUM = 2.0**9
+LARGEST_INPUT = 2.0**2
+LARGEST_TAP_SUM = 2.0**6
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -132,7 +133,10 @@ def _power_of_two_above(x: torch.Tensor) -> torch.Tensor:
 
 
 def _as_float16(y: torch.Tensor, layer: FlexConvNd) -> torch.Tensor:
-    """Convert an output. If values cannot be read here, the check becomes part of the graph."""
+    """Convert an output, and check that it can be represented.
+
+    On a GPU this waits for the convolution. If values cannot be read here, the check becomes part of the graph.
+    """
     if y.numel() and not exporting():
         largest = y.detach().abs().amax()
         if can_read_values(largest):
