@@ -396,6 +396,17 @@ class Mine(nn.Module):
         return self.norm(self.conv(x))
 
 
+class Squared(nn.Module):
+    """Not a convolution, although it consists of one module that is."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x):
+        return self.conv(x).square()
+
+
 def trained(model, shape=(8, 1, 9, 9)):
     torch.manual_seed(1)
     with torch.no_grad():
@@ -443,6 +454,7 @@ def test_leaves_what_it_cannot_move():
     hooked = enlarge(FlexConv2d(4, 4, 5), 1e6)
     hooked.register_forward_hook(lambda *_: None)
     parts = [first, shared, second, shared, hooked, nn.BatchNorm2d(4), FlexConv2d(4, 4, 5, generator="njet")]
+    parts += [nn.BatchNorm2d(4), Squared(enlarge(FlexConv2d(4, 4, 5), 1e6))]
     model = trained(nn.Sequential(*parts, nn.BatchNorm2d(4)), (2, 4, 9, 9))
     state = copy.deepcopy(model.state_dict())
     assert move_scale_to_norms(model) == []

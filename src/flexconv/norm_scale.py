@@ -73,17 +73,21 @@ def _checked(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 def _listed_pairs(model: nn.Module) -> Iterator[Pair]:
     for module in model.modules():
-        if isinstance(module, nn.Sequential):
-            yield from itertools.pairwise(module)
+        if _is_sequential(module):
+            yield from itertools.pairwise(module._modules.values())  # type: ignore[misc]  (none is None)
         elif hasattr(module, "conv_norm_pairs"):
             yield from module.conv_norm_pairs()  # type: ignore[operator]
 
 
 def _convolution_in(module: nn.Module) -> Convolution | None:
-    """The convolution of a module that consists of one, perhaps behind padding as `materialize` makes it."""
-    inner = [each for each in module.modules() if isinstance(each, (FlexConvNd, _ConvNd))]
-    last = list(module)[-1:] if isinstance(module, nn.Sequential) else inner
-    return inner[0] if len(inner) == 1 and last == inner else None
+    """The module if it is a convolution, or the last one of an `nn.Sequential`, as `materialize` makes it."""
+    if _is_sequential(module) and not hooks_of(module):
+        module = next(reversed(list(module.children())), module)
+    return module if isinstance(module, (FlexConvNd, _ConvNd)) else None
+
+
+def _is_sequential(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
 def _can_be_scaled(conv: Convolution, norm: nn.Module, uses: Counter[int]) -> bool:
