@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def ship(
     save_pretrained(from_pretrained(source.weights), folder.path)
     folder.write_recipe(replace(recipe, data=replace(recipe.data, root=None)))
     folder.write_results(results)
+    if source.metrics.is_file():
+        shutil.copyfile(source.metrics, folder.metrics)
     write_card(folder.path, licence=licence)
     write_index(folder.path.parent)
     return folder.path

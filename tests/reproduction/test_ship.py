@@ -53,6 +53,7 @@ def test_published_network_is_complete(name):
     assert sum(path.stat().st_size for path in folder.path.glob("*.safetensors")) <= LARGEST
     assert len(list(folder.path.glob("*.safetensors"))) == 1
     assert folder.read_recipe().data.root is None
+    assert len(folder.read_metrics()) == results["epochs"]  # `flexconv explore` shows the training
     card = (folder.path / "README.md").read_text("utf-8")
     assert f"{100 * results['test_accuracy']:.2f} %" in card
     assert f'from flexconv import from_pretrained\n\nmodel = from_pretrained("{name}")' in card
@@ -119,10 +120,12 @@ def test_ship_command(tmp_path, capsys):
     with pytest.raises(RunError, match="no finished network"):
         ship(run, "mine", into=tmp_path)
     finish(run, data=replace(recipe.data, root="/a/place/of/mine"))
+    RunFolder(run).append_metrics({"epoch": 1, "train_loss": 0.5})
     assert command.run(["ship", str(run), "--name", "mine", "--into", str(tmp_path)]) == 0
     assert str(tmp_path / "mine") in capsys.readouterr().out.replace("\n", "")
     assert "/a/place" not in "".join(p.read_text("utf-8") for p in (tmp_path / "mine").glob("*.[yjm]*"))
     assert list(json.loads((tmp_path / "index.json").read_text())["networks"]) == ["mine"]
+    assert RunFolder(tmp_path / "mine").read_metrics() == [{"epoch": 1, "train_loss": 0.5}]
     assert cli.run(["eval", str(tmp_path / "mine"), "--device", "cpu"]) == 0
     assert "98.61 %" in capsys.readouterr().out
 
