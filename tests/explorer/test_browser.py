@@ -275,6 +275,15 @@ def test_ignores_unknown_values_in_the_address(visit, address):
     assert shown_state(visit("images", address=address)) == plain
 
 
+def test_list_of_layers_shows_the_selected_one_without_scrolling_the_page(visit):
+    page = visit("two", width=400, address="#layer=blocks.2.conv2")
+    inside = """
+        const list = document.querySelector("#layers ol").getBoundingClientRect();
+        const item = document.querySelector("#layers :checked").closest("li").getBoundingClientRect();
+        return [item.top >= list.top - 1 && item.bottom <= list.bottom + 1, scrollY]"""
+    assert page.execute_script(inside) == [True, 0]
+
+
 # --- heading and opening layer ----------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from ..errors import FlexConvError
 from ..materialize import materialize
 
 MAX_WEIGHTS = 700_000  # each takes 5.3 characters of the page
-MAX_MULTIPLY_ADDS = 1_500_000_000  # about two seconds in a browser
+MAX_MULTIPLY_ADDS = 1_500_000_000  # a few seconds in a browser
 
 
 class UnsupportedError(FlexConvError):

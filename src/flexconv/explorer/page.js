@@ -102,7 +102,17 @@ function chooseLayer(index) {
 function showAddress() {
   readAddress();
   drawAll();
+  showChosen();
   showSample();
+}
+
+/* Scroll the list of layers, not the page, to the selected layer. */
+function showChosen() {
+  const list = document.querySelector("#layers ol");
+  const [item, whole] = [list.children[state.layer], list].map((node) => node.getBoundingClientRect());
+  if (item.top < whole.top || item.bottom > whole.bottom) {
+    list.scrollTop += (item.top + item.bottom - whole.top - whole.bottom) / 2;
+  }
 }
 
 /* --- drawing --- */
@@ -162,7 +172,6 @@ buildControls();
 buildTable();
 buildTrial();
 showAddress();
-document.querySelector("#layers :checked").closest("li").scrollIntoView({ block: "nearest" });
 
 let drawnWidth = document.body.clientWidth;
 new ResizeObserver(() => {
