@@ -11,8 +11,10 @@ from torch import nn
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, create_model
 from flexconv._multiply_adds import multiply_adds, usual_input
 from flexconv.nn._conv import FlexConvNd
-from flexconv.spectrum import max_frequency
+from flexconv.spectrum import energy_beyond_nyquist, folded_energy, max_frequency
 from flexconv.summary import summarize
+
+from .spectrum.helpers import one_gabor
 
 
 def counted(model, shape):
@@ -85,15 +87,23 @@ def test_custom_model_has_no_shares_without_input_shape():
     assert [layer.share for layer in summarize(model, input_shape=(1, 1, 20))] == [1.0]
 
 
-def test_frequency_bound_against_nyquist():
-    low = FlexConv2d(1, 1, 33, generator="fourier", mask=GaussianMask(2, sigma=0.5))
+def test_frequency_bound_and_measured_energy():
+    layer = FlexConv2d(1, 1, 33, generator="fourier", mask=GaussianMask(2, sigma=0.5))
     with torch.no_grad():
-        low.generator.frequency.zero_()
-        low.generator.frequency[0, :, 1] = 2 * math.pi * 9
-    (layer,) = summarize(low)
-    assert layer.frequency == pytest.approx(max_frequency(low).tolist())
-    assert layer.nyquist == (8.0, 8.0)
-    assert layer.beyond_nyquist == (False, True)
+        layer.generator.frequency.zero_()
+        layer.generator.frequency[0, :, 1] = 2 * math.pi * 9
+    (summary,) = summarize(layer)
+    assert summary.frequency == pytest.approx(max_frequency(layer).tolist())
+    assert summary.nyquist == (8.0, 8.0)
+    assert summary.energy_beyond_nyquist == energy_beyond_nyquist(layer)
+    assert summary.folded_energy == folded_energy(layer)
     (silent,) = summarize(FlexConv2d(1, 1, 9, generator="siren"))
     assert silent.frequency is None
-    assert silent.beyond_nyquist == (False, False)
+    assert 0 <= silent.folded_energy <= silent.energy_beyond_nyquist <= 1
+
+
+@pytest.mark.parametrize(("frequency", "aliased"), [(2, False), (9, False), (14, True)])
+def test_layer_is_aliased_if_its_energy_is_folded_to_low_frequencies(frequency, aliased):
+    """The bound exceeds the Nyquist frequency of 8 in two of three layers, but only 14 is folded below 4."""
+    (summary,) = summarize(one_gabor([2 * math.pi * frequency], [1 / 0.3], size=33))
+    assert summary.aliased == aliased

@@ -7,7 +7,8 @@ The figures of `flexconv.viz` and the pages of `flexconv.explorer` are drawn fro
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +111,38 @@ def dense_kernel(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> torc
     lines = coordinates(layer, axes)
     values = layer.generator(mesh(lines))
     return values * _uncropped(layer.mask)(lines, layer.axes) if mask and layer.mask is not None else values
+
+
+@torch.no_grad()
+def continuous_kernel(
+    layer: FlexConvNd, factor: int, generator: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> torch.Tensor:
+    """The kernel that the layer samples at its taps, with `factor` samples per tap and axis → [channels, *n].
+
+    Between and beyond the taps it is what `at_resolution` makes of it, up to a constant: generator · mask, falling
+    linearly to 0 between the last tap that is kept and the first one that is cropped or beyond the end of the grid. An
+    axis with a single tap has a single sample. `generator`, from coordinates to values, replaces that of the layer.
+    """
+    lines, ramps, axes = [], [], []
+    for axis, taps, like in zip(layer.axes, layer.taps, coordinates(layer, layer.axes), strict=True):
+        trained = axis.origin or axis
+        lines.append(like if axis.size == 1 else _between_taps(axis, taps, factor, like=like))
+        ends = torch.minimum(lines[-1] - trained.first, trained.last - lines[-1])  # negative beyond the grid
+        ramps.append((1 + ends / trained.spacing).clamp(0, 1))
+        axes.append(axis if axis.size == 1 else oversampled(trained, factor)._replace(origin=trained))
+    values = (generator or layer.generator)(mesh(lines))
+    if layer.mask is not None:
+        values = values * layer.mask(lines, axes)
+    for d, ramp in enumerate(ramps):
+        values = values * ramp.view(-1, *[1] * (layer.dims - 1 - d))
+    return values
+
+
+def _between_taps(axis: Axis, taps: TapRange, factor: int, *, like: torch.Tensor) -> torch.Tensor:
+    """Coordinates from before the first to after the last of `taps`, such that the kernel is 0 at both ends."""
+    margin = factor * math.ceil((axis.origin or axis).spacing / axis.spacing - 1e-6)
+    index = torch.arange(-margin, (taps[1] - taps[0] - 1) * factor + margin + 1, device=like.device)
+    return axis.first + (taps[0] + index.to(like.dtype) / factor) * axis.spacing
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import nn
 from ._multiply_adds import multiply_adds, usual_input
 from .errors import ArgumentError
 from .nn import FlexConvNd, refresh_extents
-from .spectrum import max_frequency
+from .spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class LayerSummary:
     sigma: tuple[float, ...] | None
     frequency: tuple[float, ...] | None  # upper bound of the kernel's, mask included; None if there is no formula
     nyquist: tuple[float, ...]
+    energy_beyond_nyquist: float  # measured, as a share of the kernel's energy
+    folded_energy: float  # the part of it that costs accuracy at other resolutions
     parameters: int
     share: float | None  # of the multiply-adds of the network; None if the input size is not known
 
     @property
-    def beyond_nyquist(self) -> tuple[bool, ...]:
-        """For each axis, whether the bound exceeds the Nyquist frequency of the taps."""
-        if self.frequency is None:
-            return (False,) * len(self.nyquist)
-        return tuple(f > limit for f, limit in zip(self.frequency, self.nyquist, strict=True))
+    def aliased(self) -> bool:
+        """Whether so much energy lies far beyond the Nyquist frequency that the layer depends on its resolution."""
+        return self.folded_energy > MUCH_FOLDED_ENERGY
 
 
 @torch.no_grad()
@@ -70,6 +70,8 @@ def _summary(name: str, layer: FlexConvNd, extent: tuple[int, ...], share: float
         sigma=None if layer.mask is None else tuple(layer.mask.sigma.abs().tolist()),
         frequency=frequency_limit(layer),
         nyquist=tuple(1 / (2 * axis.spacing) for axis in layer.axes),
+        energy_beyond_nyquist=energy_beyond_nyquist(layer),
+        folded_energy=folded_energy(layer),
         parameters=sum(p.numel() for p in layer.parameters()),
         share=share,
     )

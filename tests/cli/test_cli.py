@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import __version__, cli, create_model, errors, save_pretrained
+from flexconv import __version__, cli, create_model, errors, from_pretrained, save_pretrained
 from flexconv.cli._resample import ResampledSeries
 from flexconv.data import DamagedDataError, DeviceBatches, MissingDataError
 from flexconv.data import load as load_data
+from flexconv.summary import summarize
 from flexconv.train import RunFolder, list_recipes, load_recipe, loop
 from flexconv.train.fit_group import FitGroup
 
@@ -717,9 +718,23 @@ def test_inspect(call, finished):
     rows = {line.split()[0]: line.split() for line in lines[1 : 1 + len(sizes)]}
     assert {name: row[2] for name, row in rows.items()} == {k: "×".join(map(str, v)) for k, v in sizes.items()}
     assert {row[-1] for row in rows.values()} <= {"<1%", *(f"{share}%" for share in range(101))}
-    assert all(row[-4].endswith("!") == (float(row[-4].strip("!")) > float(row[-3])) for row in rows.values())
+    aliased = {layer.name: layer.aliased for layer in summarize(from_pretrained(RunFolder(finished / "tiny").weights))}
+    assert {name: "!" in "".join(row) for name, row in rows.items()} == aliased
     parameters = RunFolder(finished / "tiny").read_results()["parameters"]
     assert f"{parameters:,} parameters in total" in shown.out
+
+
+def test_inspect_alarms_only_where_energy_is_folded(call, tmp_path):
+    shown = call("inspect", "flexnet3-digits")  # it loses nothing at twice its resolution, whatever the bound says
+    assert shown.code == 0, shown.err
+    assert not re.search(r"\d%?!", shown.out)
+    model = create_model("flextcn2", in_channels=1, num_classes=2, length=64, widths=[3])
+    with torch.no_grad():
+        model.blocks[0].conv1.generator.frequency.mul_(20)
+    save_pretrained(model, tmp_path / "fast")
+    rows = call("inspect", "fast").out.splitlines()
+    assert re.search(r"blocks\.0\.conv1 .*\d%! ", rows[1])
+    assert "!" not in rows[2]
 
 
 def test_inspect_draws_pictures(call, finished, tmp_path):

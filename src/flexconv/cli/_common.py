@@ -86,6 +86,13 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
         say(line.rstrip())
 
 
+def percent(share: float) -> str:
+    """A small share with one significant digit, such as <0.1%, 0.3% or 12%."""
+    if share < 0.0005:
+        return "<0.1%"
+    return f"{share:.1%}" if share < 0.00995 else f"{share:.0%}"
+
+
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 _ClickUsageError: Any = typer.BadParameter.__base__  # click is a dependency of typer, or vendored, by its version

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._common import print_table, say
+from ._common import percent, print_table, say
 from ._explore import write_page
 from ._model import ModelName, load_model
 
@@ -31,7 +31,7 @@ def inspect(
 
     network, recipe = load_model(model)
     layers = summarize(network)
-    titles = ("layer", "in→out", "size", "of", "centre", "sigma", "frequency", "nyquist", "params", "work")
+    titles = tuple("layer in→out size of centre sigma beyond folded bound params work".split())
     rows = [
         (
             layer.name,
@@ -40,8 +40,9 @@ def inspect(
             "×".join(map(str, layer.grid)),
             _numbers(layer.mean, 2),
             _sigma(layer),
-            _frequency(layer),
-            _nyquist(layer),
+            percent(layer.energy_beyond_nyquist),
+            _folded(layer),
+            _bound(layer),
             f"{layer.parameters:,}",
             _share(layer.share),
         )
@@ -51,7 +52,9 @@ def inspect(
     say(
         f"\n{sum(p.numel() for p in network.parameters()):,} parameters in total\n"
         "size: taps in use; of: taps of the grid; centre and sigma: of the mask, on a grid from −1 to 1;\n"
-        "frequency: upper bound of the kernel's, in cycles per unit, with ! if it exceeds nyquist;\n"
+        "beyond: share of the kernel's energy beyond the Nyquist frequency, measured;\n"
+        "folded: the part that aliases to the lower half of the band, ! if it costs accuracy at other\n"
+        "resolutions; bound: upper bound of the frequencies in units of the Nyquist frequency;\n"
         "work: share of the multiply-adds of the network, with kernels at their current size"
     )
     if pictures is not None:
@@ -60,12 +63,16 @@ def inspect(
         write_page([(model, network, recipe)], html)
 
 
-def _frequency(layer: LayerSummary) -> str:
-    """The bound per axis, marked with ! where it exceeds the Nyquist frequency."""
+def _folded(layer: LayerSummary) -> str:
+    """The energy far beyond the Nyquist frequency, marked with ! if it is much."""
+    return f"{percent(layer.folded_energy)}{'!' if layer.aliased else ''}"
+
+
+def _bound(layer: LayerSummary) -> str:
+    """The bound in units of the Nyquist frequency, along the axis where it is highest."""
     if layer.frequency is None:
         return "–"
-    marked = [f"{f:.1f}{'!' if high else ''}" for f, high in zip(layer.frequency, layer.beyond_nyquist, strict=True)]
-    return " ".join(marked)
+    return f"{max(f / limit for f, limit in zip(layer.frequency, layer.nyquist, strict=True)):.1f}"
 
 
 def _sigma(layer: LayerSummary) -> str:
@@ -79,11 +86,6 @@ def _share(share: float | None) -> str:
     if share is None:
         return "–"
     return "<1%" if share < 0.01 else f"{share:.0%}"
-
-
-def _nyquist(layer: LayerSummary) -> str:
-    """One number if it is the same for all axes."""
-    return _numbers(layer.nyquist if len(set(layer.nyquist)) > 1 else layer.nyquist[:1], 1)
 
 
 def _numbers(values: Sequence[float] | None, digits: int) -> str:

@@ -39,13 +39,18 @@ def layer_numbers(
     """Everything that the page shows about one layer.
 
     The fields of the summary, and
-    {groups, measured: [bandwidth per axis], outs, ins: [the channels shown], causal: [per axis],
-     field: [[first, last tap] per axis], mask: see `_mask`, or None, versions: [see `_version`, one per resolution]}
+    {energy: the measured share beyond the Nyquist frequency, folded: the part of it that costs accuracy at other
+     resolutions, aliased: whether that is much, groups, measured: [bandwidth per axis], outs, ins: [channels shown],
+     causal: [per axis], field: [[first, last tap] per axis], mask: see `_mask`, or None,
+     versions: [see `_version`, one per resolution]}
     """
     units = [axis.spacing for axis in layer.axes]
     return {
         **{name: getattr(summary, name) for name in ("name", "generator", "channels", "extent", "grid")},
         **{name: getattr(summary, name) for name in ("mean", "sigma", "frequency", "nyquist", "parameters", "share")},
+        "energy": summary.energy_beyond_nyquist,
+        "folded": summary.folded_energy,
+        "aliased": summary.aliased,
         "groups": layer.groups,
         "measured": [f / limit for f, limit in zip(_measured(layer), summary.nyquist, strict=True)],
         "outs": channels[0],

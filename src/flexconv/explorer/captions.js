@@ -11,14 +11,20 @@ function drawNumbers(host, { layer }) {
     entries.push({ name: "Mask", value: "none" });
   }
   const nyquist = each(new Set(layer.nyquist).size === 1 ? layer.nyquist.slice(0, 1) : layer.nyquist, 2);
+  entries.push({ name: "Nyquist frequency", value: nyquist, tooltip: `In cycles per unit. ${units}` });
   if (layer.frequency) {
-    const beyond = layer.frequency.some((f, axis) => f > layer.nyquist[axis]);
-    const value = `${each(layer.frequency, 2)} ${beyond ? ">" : "≤"} Nyquist frequency ${nyquist}`;
-    const tooltip = `An upper bound, in cycles per unit. ${units}`;
-    entries.push({ name: "Highest frequency", value, tooltip, beyond });
-  } else {
-    entries.push({ name: "Nyquist frequency", value: nyquist, tooltip: `In cycles per unit. ${units}` });
+    const tooltip = `An upper bound, in cycles per unit. The kernel may have no energy there. ${units}`;
+    entries.push({ name: "Frequencies at most", value: each(layer.frequency, 2), tooltip });
   }
+  const percent = (share) => `${share < 5e-4 ? "< 0.1" : number(100 * share, share < 0.00995 ? 1 : 0)} %`;
+  const cost = layer.aliased ? ", which costs accuracy at other resolutions" : "";
+  entries.push({
+    name: "Energy beyond Nyquist",
+    value: `${percent(layer.energy)}; beyond 1.5 × Nyquist: ${percent(layer.folded)}${cost}`,
+    tooltip: "Measured on the kernel between its taps. What lies beyond 1.5 × Nyquist is folded into the lower half of "
+      + "the band by sampling.",
+    beyond: layer.aliased,
+  });
   const measured = layer.measured.map(short).join(", ");
   entries.push({ name: "99 % of the energy", value: `below ${measured} × the Nyquist frequency` });
   entries.push({ name: "Parameters", value: layer.parameters.toLocaleString("en") });

@@ -1,6 +1,7 @@
-"""The highest frequency in a learned kernel, and a penalty that keeps it below the Nyquist frequency of the grid.
+"""The frequencies of a learned kernel, and a penalty that keeps them below the Nyquist frequency of the grid.
 
-`max_frequency` is an analytic bound, `measured_bandwidth` measures the sampled kernel, and `alias_penalty` keeps the
+`max_frequency` is an analytic bound. `measured_bandwidth` and `energy_beyond_nyquist` measure the kernel between its
+taps; `folded_energy` is the part of that energy that costs accuracy at another resolution. `alias_penalty` keeps the
 bound below the Nyquist frequency during training. All frequencies are in cycles per unit of the grid on [−1, 1], on
 which k taps represent frequencies up to (k − 1)/4.
 
@@ -28,6 +29,9 @@ from ._bounds import FORMULAS as FORMULAS
 from ._bounds import available_formulas as available_formulas
 from ._bounds import max_frequency as max_frequency
 from ._bounds import nyquist as nyquist
+from ._energy import MUCH_FOLDED_ENERGY as MUCH_FOLDED_ENERGY
+from ._energy import energy_beyond_nyquist as energy_beyond_nyquist
+from ._energy import folded_energy as folded_energy
 from ._formulas import filter_frequencies as filter_frequencies
 from ._penalty import METHODS as METHODS
 from ._penalty import RENAMED_METHODS as RENAMED_METHODS
@@ -36,11 +40,14 @@ from ._penalty import alias_penalty as alias_penalty
 __all__ = [
     "FORMULAS",
     "METHODS",
+    "MUCH_FOLDED_ENERGY",
     "alias_penalty",
     "available_formulas",
     "bandwidth",
+    "energy_beyond_nyquist",
     "energy_spectrum",
     "filter_frequencies",
+    "folded_energy",
     "max_frequency",
     "measured_bandwidth",
     "nyquist",
