@@ -31,7 +31,7 @@ def inspect(
 
     network, recipe = load_model(model)
     layers = summarize(network)
-    titles = tuple("layer in→out size of centre sigma beyond folded bound params work".split())
+    titles = ("layer", "in→out", "size", "of", "centre", "sigma", "beyond", "folded", "bound", "params", "work")
     rows = [
         (
             layer.name,
