@@ -558,7 +558,7 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
     assert small.out.startswith("folder: images are resized to 16×16"), small.err
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
-    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["16×16", "20×20"]
+    assert [row[0] for row in scores_by_resolution(shown.out)] == ["16×16", "20×20"]
 
 
 def test_eval_of_weights_fine_tuned_at_another_size(call, photos):
@@ -600,7 +600,7 @@ def test_resample_uses_the_original_pixels(call, photos):
     """A network trained at 8×8 on images of 16×16 is resampled to 16×16 with the original images, not enlarged ones."""
     assert call("train", "photos.yaml", "--set", "data.resolution=8", "--device", "cpu").code == 0
     shown = call("resample", "runs/photos", "--to", 16)
-    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["8×8", "16×16"]
+    assert [row[0] for row in scores_by_resolution(shown.out)] == ["8×8", "16×16"]
     trained_on = load_data("folder", path="photos", image_size=16, mode="grey").at_resolution(8)
     there, _, _ = next(iter(DeviceBatches(trained_on.at_resolution(16).test, 20)))
     plain, _, _ = next(iter(DeviceBatches(load_data("folder", path="photos", mode="grey").test, 20)))
@@ -612,17 +612,72 @@ def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
 
 
+def scores_by_resolution(output):
+    """The last table of `flexconv resample`: rows of resolution, accuracy, "%" and loss."""
+    lines = [line.split() for line in output.splitlines()]
+    return lines[lines.index(["resolution", "test", "accuracy", "loss"]) + 1 :]
+
+
 def test_resample_images(call, finished):
     shown = call("resample", finished / "tiny", "--to", 16, "--device", "cpu")
     assert shown.code == 0, shown.err
-    rows = [line.split() for line in shown.out.splitlines()]
-    assert rows[0] == ["resolution", "test", "accuracy", "loss"]
-    assert [row[0] for row in rows[1:]] == ["8×8", "16×16"]
-    assert rows[1][1] == logged(finished / "tiny")[0]
+    rows = scores_by_resolution(shown.out)
+    assert [row[0] for row in rows] == ["8×8", "16×16"]
+    assert rows[0][1] == logged(finished / "tiny")[0]
     again = call("resample", finished / "tiny", "--to", "16x12", "--recalibrate", 2, "--crop", "hard").out
-    assert again.splitlines()[2].split()[0] == "16×12"
-    same = call("resample", finished / "tiny", "--to", "8").out.splitlines()
-    assert same[1] == same[2]
+    assert scores_by_resolution(again)[1][0] == "16×12"
+    same = call("resample", finished / "tiny", "--to", "8").out
+    assert "band-limited" not in same
+    assert len(set(map(tuple, scores_by_resolution(same)))) == 1
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    """300 gray images of 28×28 with a smooth spot in one of 4 corners, and a recipe for them."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 4
+    centres = np.stack([labels // 2, labels % 2], 1) * 14 + 7 + rng.normal(size=(300, 2))
+    rows, columns = np.mgrid[:28, :28]
+    distance = (rows - centres[:, 0, None, None]) ** 2 + (columns - centres[:, 1, None, None]) ** 2
+    images = 200 * np.exp(-distance / 18) + rng.integers(0, 40, (300, 28, 28))
+    np.savez(tmp_path / "blobs.npz", inputs=images[:, None].astype(np.uint8), labels=labels)
+    (tmp_path / "own.yaml").write_text(
+        "model: {name: flexnet3, widths: [4, 4], generator_options: {hidden: 8}}\n"
+        "data: {name: npz, options: {path: blobs.npz}}\n"
+        "epochs: 1\nbatch_size: 50\nschedule: {warmup_epochs: 0}\n"
+    )
+    return tmp_path
+
+
+def train_on_blobs(call, name, input_scale, sigma):
+    """Train a network whose kernels start with frequencies up to about `input_scale` per tap."""
+    options = (f"model.generator_options.input_scale={input_scale}", f"model.mask_options.sigma={sigma}")
+    changes = [part for option in options for part in ("--set", option)]
+    trained = call("train", "own.yaml", "--out", name, "--device", "cpu", *changes)
+    assert trained.code == 0, trained.err
+
+
+def test_resample_warns_about_kernels_that_are_not_band_limited(call, blobs):
+    train_on_blobs(call, "rough", 200.0, 0.15)
+    shown = call("resample", "rough", "--to", 56, "--device", "cpu")
+    assert shown.code == 0, shown.err
+    assert "not band-limited at 28×28: expect a loss" in shown.out
+    assert "--recalibrate 10" in shown.out
+    assert "alias penalty" in shown.out
+    layers = [layer.name for layer in summarize(from_pretrained("rough/weights"))]
+    assert [line.split()[0] for line in shown.out.splitlines()[1 : 1 + len(layers)]] == layers
+    recalibrated = call("resample", "rough", "--to", 56, "--recalibrate", 2, "--device", "cpu")
+    assert "not band-limited" in recalibrated.out
+    assert "--recalibrate" not in recalibrated.out
+
+
+def test_resample_expects_no_loss_of_band_limited_kernels(call, blobs):
+    train_on_blobs(call, "smooth", 4.0, 0.3)
+    shown = call("resample", "smooth", "--to", 56, "--device", "cpu")
+    assert shown.out.startswith("band-limited at 28×28: expect the same accuracy\n"), shown.err
+    assert "--recalibrate" not in shown.out
+    smaller = call("resample", "smooth", "--to", 24, "--device", "cpu")
+    assert smaller.out.startswith("band-limited at 24×24: expect no other loss"), smaller.err
 
 
 def test_recalibration_augments_images_as_in_training(call, finished, tmp_path, monkeypatch):
@@ -659,9 +714,9 @@ def test_wrong_options_of_resample_are_errors(call, finished, arguments, pattern
 
 
 def test_resample_series(call, finished):
-    rows = call("resample", finished / "series", "--to", 32, "--device", "cpu").out.splitlines()
-    assert [row.split()[0] for row in rows[1:]] == ["64", "32"]
-    assert rows[1].split()[1] == logged(finished / "series")[0]
+    rows = scores_by_resolution(call("resample", finished / "series", "--to", 32, "--device", "cpu").out)
+    assert [row[0] for row in rows] == ["64", "32"]
+    assert rows[0][1] == logged(finished / "series")[0]
     recalibrated = call("resample", finished / "series", "--to", 128, "--recalibrate", 1)
     assert recalibrated.code == 0
     assert_refused(call("resample", finished / "series", "--to", "8x8"), "--to must be a number of samples such as 64;")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ArgumentError
-from ._common import Device, Root, print_table, say
+from ._common import Device, Root, percent, print_table, say
 from ._model import BatchSize, DataName, DataOptions, ModelName, Scorer, load_with_data, part_of
 
 if TYPE_CHECKING:
     from ..data import Batch, DataSplits, DeviceBatches
     from ..models import Model
+    from ..spectrum import AliasReport
 
 
 def resample(
@@ -37,23 +38,30 @@ def resample(
 ) -> None:
     """Evaluate a trained model at another resolution.
 
-    Nothing is trained. Images and series are resampled linearly; to reduce the resolution, samples are averaged.
+    Nothing is trained. Images and series are resampled linearly; to reduce the resolution, samples are averaged. Before
+    the evaluation, the spectra of the kernels are measured to say whether the model is expected to lose accuracy.
     """
-    from ..resolution import at_resolution, recalibrate_batchnorm
+    from ..resolution import at_resolution, measurable_norms, recalibrate_batchnorm
+    from ..spectrum import alias_report
 
     network, recipe, splits = load_with_data(model, data, root, options)
     before = splits.train.sample_shape[1:]
     after = sizes(to, len(before), "--to")
+    ratios = [new / old for new, old in zip(after, before, strict=True)]
+    equal_lengths = splits.train.lengths is None
+    if recalibrate and not equal_lengths:
+        raise ArgumentError(f"{splits.name} has series of unequal length, which --recalibrate does not support")
     scorer = Scorer(recipe, device=device, batch_size=batch_size)
     here = scorer(network, scorer.batches(part_of(splits, "test"), network))
-    network = at_resolution(network, [new / old for new, old in zip(after, before, strict=True)], crop=crop)
+    resampled = at_resolution(network, ratios, crop=crop)
+    if after != before:
+        can_recalibrate = not recalibrate and equal_lengths and bool(measurable_norms(network))
+        _say_what_to_expect(alias_report(network, ratios), before, after, can_recalibrate=can_recalibrate)
     if recalibrate:
-        if splits.train.lengths is not None:
-            raise ArgumentError(f"{splits.name} has series of unequal length, which --recalibrate does not support")
         augment = None if recipe is None else recipe.data.augmentation  # as in training
-        batches = _batches_at(after, splits, "train", scorer, network, shuffle=True, augment=augment)
-        recalibrate_batchnorm(network.to(scorer.device), islice(batches, recalibrate))
-    there = scorer(network, _batches_at(after, splits, "test", scorer, network))
+        batches = _batches_at(after, splits, "train", scorer, resampled, shuffle=True, augment=augment)
+        recalibrate_batchnorm(resampled.to(scorer.device), islice(batches, recalibrate))
+    there = scorer(resampled, _batches_at(after, splits, "test", scorer, resampled))
     rows = [
         ("×".join(map(str, size)), f"{100 * score.accuracy:.2f} %", f"{score.loss:.4f}")
         for size, score in ((before, here), (after, there))
@@ -62,6 +70,31 @@ def resample(
     print_table(titles, rows, right=titles)
     if splits.note:
         say(f"note: {splits.note}")
+
+
+def _say_what_to_expect(
+    report: AliasReport, before: Sequence[int], after: Sequence[int], *, can_recalibrate: bool
+) -> None:
+    """Say whether accuracy will be lost, by the energy of the kernels beyond the lower of two Nyquist frequencies."""
+    pairs = list(zip(before, after, strict=True))
+    coarse = "×".join(str(min(pair)) for pair in pairs)
+    if report.band_limited:
+        finer = all(new >= old for old, new in pairs)
+        loss = "the same accuracy" if finer else "no other loss than that of detail in the data"
+        say(f"band-limited at {coarse}: expect {loss}\n")
+        return
+    titles = ("layer", "beyond", "folded")
+    rows = [(name, percent(report.beyond[name]), percent(report.folded[name])) for name in report.folded]
+    print_table(titles, rows, right=titles[1:])
+    worst = max(report.folded, key=lambda name: report.folded[name])
+    say(
+        f"beyond: energy of the kernel beyond the Nyquist frequency at {coarse}; "
+        "folded: the part that aliases to the lower half of the band\n\n"
+        f"not band-limited at {coarse}: expect a loss of accuracy. The folded energy of {len(rows)} layers adds up to "
+        f"{percent(report.total)}, most in {worst}."
+    )
+    recalibrate = "Pass --recalibrate 10 to measure the batch norms again, or train" if can_recalibrate else "Train"
+    say(f"{recalibrate} with an alias penalty (docs/alias-free.md).\n")
 
 
 def sizes(text: str, axes: int, option: str) -> tuple[int, ...]:

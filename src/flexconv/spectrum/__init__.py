@@ -36,12 +36,18 @@ from ._formulas import filter_frequencies as filter_frequencies
 from ._penalty import METHODS as METHODS
 from ._penalty import RENAMED_METHODS as RENAMED_METHODS
 from ._penalty import alias_penalty as alias_penalty
+from ._report import MUCH_TOTAL_ENERGY as MUCH_TOTAL_ENERGY
+from ._report import AliasReport as AliasReport
+from ._report import alias_report as alias_report
 
 __all__ = [
     "FORMULAS",
     "METHODS",
     "MUCH_FOLDED_ENERGY",
+    "MUCH_TOTAL_ENERGY",
+    "AliasReport",
     "alias_penalty",
+    "alias_report",
     "available_formulas",
     "bandwidth",
     "energy_beyond_nyquist",
