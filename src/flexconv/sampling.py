@@ -38,7 +38,7 @@ def check_layer(layer: object, function: str) -> FlexConvNd:
     if isinstance(layer, FlexConvNd):
         if layer.reference_tensor().is_meta:
             raise ArgumentError(
-                f"{function}: the layer is on the meta device and has no values to draw; move it with `to_empty` and "
+                f"{function}: the layer is on the meta device and has no values; move it with `to_empty` and "
                 "load or reset its parameters first"
             )
         return layer
@@ -58,7 +58,7 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
         raise ArgumentTypeError(f"{function} expects a model (torch.nn.Module); got {type(model).__name__}")
     layers = {name or type(m).__name__: m for name, m in model.named_modules() if isinstance(m, FlexConvNd)}
     if not layers:
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: {function} has nothing to draw")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer, which {function} needs")
     return {name: check_layer(layer, function) for name, layer in layers.items()}
 
 
