@@ -54,8 +54,8 @@ def at_resolution(model: Module, scale: float | Sequence[float], *, crop: str = 
     convolutions are not changed.
 
     Results differ between resolutions if a kernel contains frequencies above the Nyquist frequency of one of the grids.
-    `flexconv.spectrum.alias_report(model, scale)` measures whether they do. Train with `flexconv.alias_penalty` to avoid
-    such frequencies. Batch norms often need `recalibrate_batchnorm` at the new resolution.
+    `flexconv.spectrum.alias_report(model, scale)` measures whether they do. To avoid it, train with
+    `flexconv.alias_penalty`. Batch norms often need `recalibrate_batchnorm` at the new resolution.
 
     Arguments:
         model: a model with FlexConv layers, or a layer. It is not changed.
