@@ -12,7 +12,7 @@ from flexconv.explorer._channels import choose_channels
 from flexconv.explorer._layer import shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
-from flexconv.spectrum import max_frequency
+from flexconv.spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
 
 OWN = SCALES.index(1.0)
 
@@ -122,6 +122,13 @@ def test_frequency_bounds_equal_max_frequency(layer):
         else:
             highest = max_frequency(resampled).tolist()
             assert version["bound"] == pytest.approx([f / b for f, b in zip(highest, own, strict=True)])
+
+
+def test_energy_beyond_the_nyquist_frequency_is_measured(layer):
+    shown = numbers(layer)
+    assert shown["energy"] == energy_beyond_nyquist(layer)
+    assert shown["folded"] == folded_energy(layer)
+    assert shown["aliased"] == (shown["folded"] > MUCH_FOLDED_ENERGY)
 
 
 def test_measured_bandwidth_agrees_with_the_fft_of_numpy(layer):
