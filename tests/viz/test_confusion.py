@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 
-from flexconv.viz import plot_confusion
+from flexconv.viz import plot_confusion, use_theme
 
 
 def test_shows_counts_and_names():
@@ -31,3 +32,13 @@ def test_class_without_samples_is_empty():
 def test_rejects_a_matrix_of_another_size():
     with pytest.raises(ValueError, match=r"2 classes.*\(3, 3\)"):
         plot_confusion(torch.eye(3), ("ant", "bee"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_numbers_are_legible_in_both_themes(theme):
+    with use_theme(theme):
+        panel = plot_confusion(torch.tensor([[100, 1], [40, 60]]), ("ant", "bee")).axes[0]
+    colours = panel.images[0].cmap(panel.images[0].get_array())
+    for text in panel.texts:
+        column, row = text.get_position()
+        assert abs(sum(to_rgb(text.get_color())) - sum(colours[int(row), int(column)][:3])) > 1
