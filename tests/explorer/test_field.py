@@ -78,6 +78,16 @@ def test_field_does_not_change_the_model_or_the_random_state():
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_networks_of_any_precision_have_a_field(dtype):
+    torch.manual_seed(0)
+    model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[4])
+    exact = receptive_field(model, (1, 1, 8, 8))
+    field = receptive_field(model.to(dtype), (1, 1, 8, 8))
+    assert next(model.parameters()).dtype == dtype
+    assert field["radius"]["half"] == pytest.approx(exact["radius"]["half"], abs=1)
+
+
 def test_samples_are_standardized():
     model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
     from flexconv.models import Inputs

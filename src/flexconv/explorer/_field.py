@@ -53,6 +53,8 @@ def receptive_field(
     if shape is None or len(shape) not in (3, 4):
         return None
     model = copy.deepcopy(model).eval().requires_grad_(False)
+    if next(model.parameters()).itemsize < 4:
+        model = model.float()  # gradients in half precision could overflow
     reference = next(model.parameters())
     noise = samples is None
     if samples is None:
