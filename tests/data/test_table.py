@@ -481,6 +481,14 @@ def test_class_names_travel_from_a_table_to_the_network(write, tmp_path, monkeyp
     capsys.readouterr()
     assert cli.run(["eval", "runs/mine", "--device", "cpu"]) == 0
     assert "table test: " in capsys.readouterr().out
+    assert cli.run(["data", "show", "runs/mine"]) == 0
+    assert capsys.readouterr().out == shown
+    rows = [line.split(",", 1)[1] for line in wide(3, values=16).splitlines()]
+    write("new.csv", "\n".join(rows))
+    assert cli.run(["predict", "runs/mine", "new.csv", "--device", "cpu"]) == 0
+    predicted = capsys.readouterr().out
+    assert all(f"new.csv    {row}  " in predicted for row in (1, 2, 3))
+    assert "cat" in predicted or "dog" in predicted or "owl" in predicted
 
 
 def test_shows_own_data_before_training(write, capsys):

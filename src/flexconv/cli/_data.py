@@ -59,7 +59,8 @@ def show(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="A file or folder of your own data, a recipe (YAML file), or the name of a data set."
+            metavar="WHAT",
+            help="A file or folder of your own data, a recipe file, a run folder, or the name of a data set.",
         ),
     ],
     changes: Changes = None,
@@ -88,20 +89,23 @@ def show(
 
 
 def _recipe_of(what: str, changes: Sequence[str | dict[str, Any]]) -> Recipe:
-    """A recipe whose data are those of a path, a recipe file or a data set."""
+    """A recipe whose data are those of a path, a recipe file, a run or a data set."""
     from ..data import list_datasets
-    from ..train import FitRecipe, build_recipe, load_recipe, merge, parse_override
+    from ..train import FitRecipe, RunFolder, build_recipe, load_recipe, merge, parse_override, plain
 
     if Path(what).suffix in (".yaml", ".yml"):
         recipe = load_recipe(what, changes)
-        if isinstance(recipe, FitRecipe):
-            raise ArgumentError(f"{what} is a recipe for a fit, which has no data set")
-        return recipe
-    tree = {"model": {"name": "flexnet3"}, "data": {"name": what} if what in list_datasets() else {"path": what}}
-    for change in changes:
-        tree = merge(tree, parse_override(change) if isinstance(change, str) else change)
-    recipe = build_recipe(tree)
-    assert not isinstance(recipe, FitRecipe)
+    else:
+        if RunFolder(what).exists:
+            tree = plain(RunFolder(what).read_recipe())
+        else:
+            own = {"name": what} if what in list_datasets() else {"path": what}
+            tree = {"model": {"name": "flexnet3"}, "data": own}  # any model: only the data are loaded
+        for change in changes:
+            tree = merge(tree, parse_override(change) if isinstance(change, str) else change)
+        recipe = build_recipe(tree)
+    if isinstance(recipe, FitRecipe):
+        raise ArgumentError(f"{what} is a fit, which has no data set")
     return recipe
 
 

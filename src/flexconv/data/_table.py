@@ -38,7 +38,7 @@ LABEL_NAMES = ("label", "labels", "class", "target", "category")
 #: Columns that are no values, although they may be numbers: name → the option that they need
 OTHER_NAMES = {
     **dict.fromkeys(("id", "idx", "index", "row", "sample", "sample_id", "series_id", "series"), "id"),
-    **dict.fromkeys(("time", "timestamp", "date", "datetime", "step"), "time"),
+    **dict.fromkeys(("time", "t", "timestamp", "date", "datetime", "step", "timestep", "time_step"), "time"),
     **dict.fromkeys(("split", "subset", "fold", "part"), "split"),
 }
 UNNAMED = ("", "Unnamed: 0")  # the row numbers that pandas and R write into the first column
