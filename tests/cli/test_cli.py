@@ -506,9 +506,9 @@ def test_eval_of_other_parts_data_and_weights(call, finished):
     assert score(call("eval", finished / "tiny", "--part", "validation").out)[1] == 288
     assert score(call("eval", finished / "tiny", "--part", "train", "--batch-size", 50).out)[1] == 1149
     assert score(call("eval", finished / "tiny" / "weights", "--data", "digits").out)[0] == logged(finished / "tiny")[0]
-    target = call("eval", finished / "cross" / "target" / "weights", "--data", "digits", "--batch-size", 400).out
-    assert target.startswith("digits: images are resized to 12×12, the input size of the network\n")
-    assert score(target.split("\n", 1)[1]) == logged(finished / "cross" / "target")
+    target = call("eval", finished / "cross" / "target" / "weights", "--data", "digits", "--batch-size", 400)
+    assert target.err == "digits: images are resized to 12×12, the input size of the network\n"
+    assert score(target.out) == logged(finished / "cross" / "target")
     assert_refused(call("eval", finished / "tiny" / "weights"), "--data NAME")
     assert_refused(call("eval", finished / "tiny", "--part", "tset"), "'tset'.*'test'")
     assert_refused(call("eval", finished / "series", "--part", "validation"), "no validation part")
@@ -556,7 +556,8 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     arrays = call("eval", "runs/photos/weights", "--data", "npz", "--data-option", "path=photos.npz")
     assert score(arrays.out) == logged("runs/photos")
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
-    assert small.out.startswith("folder: images are resized to 16×16"), small.err
+    assert small.err.startswith("folder: images are resized to 16×16")
+    json.loads(call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]", "--json").out)
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
     assert [row[0] for row in scores_by_resolution(shown.out)] == ["16×16", "20×20"]
 

@@ -162,17 +162,20 @@ def test_predict_prints_chunks_of_recordings(call, tmp_path):
 
 
 def test_predict_reads_tables_with_the_options_of_the_training(call, tmp_path):
-    """The column `time` is not a value, which only the recipe says."""
+    """Only the recipe says that the column `clock` is not a value. New files need no labels."""
     rng = np.random.default_rng(0)
-    lines = [f"{name},{step},{rng.normal()},{'ab'[name % 2]}" for name in range(20) for step in range(8)]
-    (tmp_path / "data.csv").write_text("\n".join(["who,clock,x,label", *lines]) + "\n")
-    (tmp_path / "new.csv").write_text("\n".join(["who,clock,x", *(line.rpartition(",")[0] for line in lines)]) + "\n")
+    lines = [f"{name},{step},{rng.normal()},{'ab'[name % 2]},7" for name in range(20) for step in range(8)]
+    (tmp_path / "data.csv").write_text("\n".join(["who,clock,x,kind,weight", *lines]) + "\n")
+    (tmp_path / "new.csv").write_text("\n".join(["who,clock,x", *(line.rsplit(",", 2)[0] for line in lines)]) + "\n")
     (tmp_path / "mine.yaml").write_text(
         "model: {name: flextcn2, widths: [3], generator_options: {hidden: 4}}\n"
-        "data: {name: table, options: {path: data.csv, id: who, time: clock}}\nepochs: 1\nbatch_size: 10\n"
+        "data: {name: table, options: {path: data.csv, label: kind, id: who, time: clock, ignore: [weight]}}\n"
+        "epochs: 1\nbatch_size: 10\n"
     )
     assert call("train", "mine.yaml", "--out", "run", "--device", "cpu").code == 0
+    labelled = call("predict", "run", "data.csv", "--csv").out.replace("data.csv", "new.csv")
     shown = call("predict", "run", "new.csv", "--csv")
+    assert shown.out == labelled
     assert shown.code == 0, shown.err
     rows = list(csv.DictReader(io.StringIO(shown.out)))
     assert [row["row"] for row in rows] == [str(number) for number in range(20)]

@@ -535,9 +535,9 @@ def test_eval_on_other_files(write, tmp_path, monkeypatch, capsys):
     for values, noted in ((16, False), (12, True)):
         write("more.csv", wide(20, values=values))
         assert cli.run([*tested, "more.csv"]) == 0
-        out = capsys.readouterr().out
-        assert "table test: " in out
-        assert ("have 12 steps, but the network was trained on 16" in out) == noted
+        shown = capsys.readouterr()
+        assert "table test: " in shown.out
+        assert ("have 12 steps, but the network was trained on 16" in shown.err) == noted
     assert cli.run([*tested, "more.csv", "--data-option", "label=knid"]) == 2
     assert "did you mean 'kind'" in capsys.readouterr().err
     assert cli.run([*tested, "missing.csv"]) == 2

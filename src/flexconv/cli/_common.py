@@ -72,6 +72,11 @@ def say(text: str) -> None:
     console.print(text, highlight=False, markup=False)
 
 
+def note(text: str) -> None:
+    """Print a remark on stderr, so that it does not mix with results that another program reads."""
+    errors.print(text, highlight=False, markup=False)
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Print rows under titles, with the columns named in `right` aligned right. Wraps lines only in a terminal."""
     table = Table(box=None, pad_edge=False)

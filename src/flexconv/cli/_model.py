@@ -13,7 +13,7 @@ import typer
 
 from .._arguments import unknown_name
 from ..errors import ArgumentError, MissingFileError
-from ._common import say
+from ._common import note
 
 if TYPE_CHECKING:
     from ..data import DataSplits, DeviceBatches, Split
@@ -159,7 +159,7 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     height, width = (round(each * scale) for each, scale in zip(sizes, model.resolution, strict=True))
     if splits.train.sample_shape[1:] == (height, width):
         return splits
-    say(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")
+    note(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")
     return splits.at_resolution((height, width))
 
 
@@ -179,7 +179,7 @@ def _check_series(splits: DataSplits, model: Model) -> None:
         )
     steps = round(inputs.size[0] * scale)
     if splits.length != steps and not (inputs.varying and splits.length < steps):
-        say(
+        note(
             f"note: the series of {splits.name} have {splits.length:,} steps, but the network was trained on "
             f"{steps:,}; its kernels keep their size in steps"
         )
@@ -196,7 +196,7 @@ def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
         raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}")
     if splits.class_names != inputs.classes:
         ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
-        say(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
+        note(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
     shape = (-1, *(1 for _ in splits.train.sample_shape[1:]))
     mean, std = (torch.tensor(values).view(shape) for values in (inputs.mean, inputs.std))
     parts = {part: getattr(splits, part) for part in PARTS}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ArgumentError
-from ._common import Device, errors, print_table, say
+from ._common import Device, note, print_table, say
 from ._model import ModelName, load_model, parse_options
 from ._resample import sizes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..train import Recipe
 
 FORMATS = {".json": "json", ".csv": "csv"}
-TABLE_OPTIONS = ("id", "time", "columns", "shape", "layout", "delimiter", "header")
+TABLE_OPTIONS = ("label", "id", "time", "columns", "ignore", "shape", "layout", "delimiter", "header")
 
 
 def predict(
@@ -91,7 +91,7 @@ def predict(
 
     def skip(file: str, error: Exception) -> None:
         skipped[file] = str(error)
-        errors.print(f"skipped: {error}", highlight=False, markup=False)
+        note(f"skipped: {error}")
 
     predictions = predictor(files, on_error=skip if skip_bad else None)
     if not predictions:
@@ -126,7 +126,7 @@ def _form(as_json: bool, as_csv: bool, out: Path | None) -> str:
 
 
 def _table_options(recipe: Recipe | None) -> dict[str, Any]:
-    """The options with which the tables of the training were read, without those for its labels and parts."""
+    """The options with which the tables of the training were read, without those for its parts."""
     if recipe is None or recipe.data.name != "table":
         return {}
     return {name: value for name, value in recipe.data.options.items() if name in TABLE_OPTIONS}

@@ -18,7 +18,7 @@ from ._idx import is_idx, read_idx_array
 from ._image_files import image_suffixes, read_image
 from ._pickles import load_arrays
 from ._table import read_table
-from ._table_file import is_table
+from ._table_file import is_table, open_table
 from ._wav import read_wav
 
 
@@ -80,7 +80,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
 
 
 def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[str, Any]) -> Unlabelled:
-    table = read_table(file, **options)
+    table = read_table(file, **_present(file, options))
     inputs, given = table.inputs, options.get("shape") is not None
     series = inputs.ndim == 3
     if series and not given and options.get("id") is None and len(size) == 2:
@@ -92,6 +92,19 @@ def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[st
     _check_kind(file, "a table", inputs.shape[1], inputs.ndim - 2, channels, size)
     names = tuple(f"{file}:{name}" for name in table.names)
     return Unlabelled(inputs, table.lengths, names)
+
+
+def _present(file: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without names of columns that only labelled tables have: the label, and columns to ignore."""
+    opened = open_table(file, delimiter=options.get("delimiter"), header=options.get("header"))
+
+    def exists(column: object) -> bool:
+        return not opened.has_header or not isinstance(column, str) or column in opened.names
+
+    given = {name: value for name, value in options.items() if name != "label" or exists(value)}
+    if "ignore" in given:
+        given["ignore"] = [column for column in given["ignore"] if exists(column)]
+    return given
 
 
 def _array(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
