@@ -41,8 +41,10 @@ def plot_gabors(layer: FlexConvNd, *, channels: int = 4, name: str = "") -> Figu
     - (b) the sine.
     - (c) their product. Gray shows the current size of the kernel.
     - (d) the energy spectrum of the product, in cycles per sample: two Gaussians around ±W. Red lines show the edges
-      (|W_d| + h γ_d)/2π for h = 1 standard deviation (dotted) and h = 2 (solid). Blue lines show the Nyquist frequency
-      of the grid, ½.
+      (|W_d| + h γ_d)/2π for h = 1 standard deviation (dotted) and h = 2 (solid), times the spacing of the taps. Blue
+      lines show the Nyquist frequency of the grid, ½. Peaks that are too narrow to be seen are widened.
+
+    The colors of images cover 0 to 1 in (a), −1 to 1 in (b) and (c), and −60 to 0 dB in (d).
 
     The products of the next channels follow. Channels are sorted by their effect, which is written above them. The
     effect is the energy that the masked kernel loses without this channel, divided by the energy of the masked kernel
