@@ -11,6 +11,7 @@ from torch import nn
 
 from flexconv import FlexConv2d, FlexConv3d, GaussianMask, at_resolution, create_model
 from flexconv.explorer import Network, write_page
+from flexconv.spectrum import energy_beyond_nyquist, folded_energy
 
 from .reading import find, keys, needs_browser, table
 
@@ -57,6 +58,9 @@ def pages(models, tmp_path_factory):
         models["images"], folder / "two.html", title="small", records=records(models["images"]), compare_with=other
     )
     write_page(models["series"], folder / "mixed.html", compare_with=models["images"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flexconv.summary.MUCH_FOLDED_ENERGY", -1.0)
+        write_page(models["siren"], folder / "aliased.html")
     return folder
 
 
@@ -298,6 +302,27 @@ def test_opens_on_the_layer_that_changed_most(visit, models):
     assert "from 3 × 5 to 7 × 5 taps" in find(page, "#reason").text
     page.find_elements("css selector", "#layers label")[1].click()
     assert find(page, "#reason").text == ""
+
+
+# --- energy beyond the Nyquist frequency ------------------------------------------------------------------------------
+
+
+def test_marks_only_layers_that_depend_on_the_resolution(visit, models):
+    page = visit("images")
+    assert not page.find_elements("css selector", ".aliased, .beyond")
+    assert "No layer depends on the resolution" in find(page, "#depth").text
+    page = visit("aliased")
+    assert find(page, "#layers .aliased").text == "aliased"
+    assert "costs accuracy" in find(page, "#numbers .beyond").text
+    assert "1 layer depends on the resolution" in find(page, "#depth").text
+
+
+def test_saves_the_energy_beyond_nyquist(visit, download, models):
+    visit("images")
+    header, rows = table(download("#chart-energy", "csv"))
+    assert header[:4] == ["layer", "name", "beyond Nyquist", "beyond 1.5 × Nyquist"]
+    assert float(rows[0][2]) == pytest.approx(energy_beyond_nyquist(models["images"].stem), rel=1e-5)
+    assert float(rows[0][3]) == pytest.approx(folded_energy(models["images"].stem), rel=1e-5)
 
 
 # --- two networks -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch import nn
 
 from .._files import refuse_unwritable, write_atomically
 from .._records import Record
+from ..spectrum import MUCH_FOLDED_ENERGY
 from ._channels import BUDGET
 from ._network import Network
 from ._opening import opening
@@ -84,7 +85,8 @@ def write_page(
         networks.append(compare_with if isinstance(compare_with, Network) else Network(compare_with))
     shown = [network.numbers(budget=BUDGET // len(networks)) for network in networks]
     heading = " and ".join(numbers["title"] for numbers in shown)
-    write_atomically(path, build_page({"title": heading, "networks": shown, "opening": opening(shown)}).encode())
+    more = {"opening": opening(shown), "muchFolded": MUCH_FOLDED_ENERGY}
+    write_atomically(path, build_page({"title": heading, "networks": shown, **more}).encode())
 
 
 def build_page(data: Mapping[str, Any]) -> str:

@@ -121,6 +121,7 @@ function drawDepth(section) {
   const drawings = { sizes: drawSizesByDepth };
   if (networks.some((network) => network.layers.some((layer) => layer.share !== null))) drawings.work = drawWorkByDepth;
   drawings.frequency = drawFrequencyByDepth;
+  drawings.energy = drawEnergyByDepth;
   drawFigures(section, drawings);
 }
 
@@ -166,23 +167,50 @@ function drawWorkByDepth(host, caption) {
 }
 
 function drawFrequencyByDepth(host, caption) {
-  const series = networks.flatMap((network, index) => [
-    {
-      name: named(index, "99 % of the energy is below this"), xs: depths(), shape: 0, ...lineStyle(index, 0),
-      values: inOrder(network).map((layer) => highest(layer?.measured ?? null)),
-    },
-    {
-      name: named(index, "upper bound"), xs: depths(), shape: 2, ...lineStyle(index, 1),
-      values: inOrder(network).map((layer) => highest(layer?.versions[OWN].bound ?? null)),
-    },
-  ]).filter(({ values }) => values.some((value) => value !== null));
+  const measured = networks.map((network, index) => ({
+    name: named(index, "99 % of the energy is below this"), xs: depths(), shape: 0, ...lineStyle(index, 0),
+    values: inOrder(network).map((layer) => highest(layer?.measured ?? null)),
+  }));
+  const bounds = networks.map((network, index) => ({
+    name: named(index, "upper bound, which a kernel need not reach"), xs: depths(), shape: null, width: 1,
+    colour: "var(--muted)", dash: DASHES[1 + index],
+    values: inOrder(network).map((layer) => highest(layer?.versions[OWN].bound ?? null)),
+  })).filter(({ values }) => values.some((value) => value !== null));
   const nyquist = {
     name: "Nyquist frequency", xs: depths(), values: depths().map(() => 1), colour: "var(--ink)", shape: null, width: 1.2,
   };
+  const series = [...measured, nyquist, ...bounds];
   const titles = { xTitle: "layer", yTitle: "frequency (1 = Nyquist)" };
-  drawLines(host, [...series, nyquist], { ...titles, mark: state.layer + 1 });
+  drawLines(host, series, { ...titles, mark: state.layer + 1 });
   caption.append(strong("Frequencies"), " of every kernel, along the axis where they are highest.",
-    legend(...[...series, nyquist].map(entryFor)));
+    legend(...series.map(entryFor)));
+  finishChart(host, caption, series, "layer");
+}
+
+function drawEnergyByDepth(host, caption) {
+  const values = (network, read) => inOrder(network).map((layer) => (layer ? read(layer) : null));
+  const beyond = networks.map((network, index) => ({
+    name: named(index, "beyond Nyquist"), xs: depths(), shape: 0, ...lineStyle(index, 0),
+    values: values(network, (layer) => layer.energy),
+  }));
+  const folded = networks.map((network, index) => ({
+    name: named(index, "beyond 1.5 × Nyquist"), xs: depths(), shape: 1, ...lineStyle(index, 1),
+    values: values(network, (layer) => layer.folded),
+  }));
+  const limit = {
+    name: "from here, the latter costs accuracy", xs: depths(), values: depths().map(() => data.muchFolded),
+    colour: "var(--ink)", shape: null, width: 1, dash: DASHES[2],
+  };
+  const series = [...beyond, ...folded, limit];
+  const label = (value) => `${short(100 * value)} %`;
+  drawLines(host, series, { xTitle: "layer", label, mark: state.layer + 1 });
+  const marked = networks.map((network) => network.layers.filter((layer) => layer.aliased).length);
+  const total = marked.reduce((a, b) => a + b, 0);
+  caption.append(strong("Energy beyond the Nyquist frequency"),
+    " of every kernel, measured between its taps. Sampling folds what lies beyond 1.5 × Nyquist into the lower half of the "
+    + "band. ", total ? `${total} layer${total === 1 ? " depends" : "s depend"} on the resolution.`
+      : "No layer depends on the resolution.",
+    legend(...series.map(entryFor)));
   finishChart(host, caption, series, "layer");
 }
 

@@ -60,11 +60,19 @@ function layerSize(layer, which) {
   const size = text("span", "size", LETTERS[which] && `${LETTERS[which]} `);
   if (!layer) return [text("span", "size", `${LETTERS[which]} –`)];
   size.append(`${times(layer.extent)} of ${times(layer.grid)}`);
+  if (layer.aliased) size.append(" ", aliasedMark(layer));
   const filled = document.createElement("i");
   const share = layer.extent.map((taps, axis) => taps / layer.grid[axis]);
   filled.style.width = `${100 * share.reduce((a, b) => a * b, 1) ** (1 / share.length)}%`;
   if (networks.length > 1) filled.style.background = NETWORK_COLOURS[which];
   return [size, text("span", "bar", filled)];
+}
+
+/* The mark of a layer whose energy beyond the Nyquist frequency costs accuracy at other resolutions. */
+function aliasedMark(layer) {
+  const mark = text("span", "aliased", "aliased");
+  mark.title = `${short(100 * layer.folded)} % of the energy lies beyond 1.5 × Nyquist, so the layer depends on the resolution`;
+  return mark;
 }
 
 function buildControls() {

@@ -10,6 +10,8 @@ const TABLE_COLUMNS = [
   ["mask centre", (layer) => layer.mean?.map((value) => number(value, 3)).join(", ") ?? "–"],
   ["mask sigma", (layer) => layer.sigma?.map((value) => number(value, 3)).join(", ") ?? "–"],
   ["99 % of the energy below (1 = Nyquist)", (layer) => layer.measured.map(short).join(", ")],
+  ["energy beyond Nyquist (%)", (layer) => short(100 * layer.energy)],
+  ["beyond 1.5 × Nyquist (%)", (layer) => short(100 * layer.folded)],
   ["parameters", (layer) => layer.parameters],
   ["multiply-adds (%)", (layer) => (layer.share === null ? "–" : short(100 * layer.share))],
 ];
