@@ -547,9 +547,8 @@ def _find_roles(file: TableFile, options: _Options, *, labelled: bool) -> _Roles
             raise ArgumentError(
                 f"data.columns must name different columns, without label, id, time and split; got {options.columns!r}"
             )
-    rest = [
-        c for c in range(len(file.names)) if c not in ignored and c not in named.values() and c not in (chosen or ())
-    ]
+    taken = {*ignored, *named.values(), *(chosen or ())}
+    rest = [column for column in range(len(file.names)) if column not in taken]
     if "label" not in named:
         found = _find_label(file, rest, labelled=labelled)
         if found is not None:
@@ -592,9 +591,9 @@ def _check_values(file: TableFile, values: Sequence[int], named: Mapping[str, in
 
 def _column(file: TableFile, column: object, option: str) -> int:
     """The number of a column that an option names or numbers."""
-    if isinstance(column, str) or str(column) in file.names:
-        if str(column) in file.names:
-            return file.names.index(str(column))
+    if str(column) in file.numbers:
+        return file.numbers[str(column)]
+    if isinstance(column, str):
         if not file.has_header:
             raise ArgumentError(
                 f"data.{option}={column}: {file.path} has no header, so columns have numbers from 0 to "

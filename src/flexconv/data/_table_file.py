@@ -6,8 +6,10 @@ import csv
 import gzip
 import io
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -82,6 +84,11 @@ class TableFile(ABC):
     @abstractmethod
     def place(self, row: int) -> str:
         """Where a row is, for messages: "line 7" or "row 7"."""
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of every column by its name."""
+        return {name: number for number, name in enumerate(self.names)}
 
     def column(self, number: int) -> str:
         """A column in messages: its name, or its number if the columns have no names."""
@@ -163,6 +170,7 @@ class DelimitedFile(TableFile):
             raise DamagedDataError(f"{self.path}: cannot be read: {error}") from error
         if numbers.shape[1] != len(self.names) or not np.isfinite(numbers).all():
             self._explain(numeric)
+            raise DamagedDataError(f"{self.path}: cannot be read: it does not have {len(self.names):,} finite columns")
         return Content(numbers[:, list(numeric)], {column: encode(found) for column, found in strings.items()})
 
     def place(self, row: int) -> str:
@@ -195,9 +203,9 @@ class DelimitedFile(TableFile):
         raise DamagedDataError(f"{self.path}, line 1: {first[0][:40]!r} is one column, separated by {ours}{hint}")
 
     def _check_header(self, second: list[str]) -> None:
-        for number, name in enumerate(self.names):
-            if name in self.names[:number]:
-                raise DamagedDataError(f"{self.path}, line 1: two columns are called {name!r}; rename one of them")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise DamagedDataError(f"{self.path}, line 1: two columns are called {twice[0]!r}; rename one of them")
         if not second:
             raise DamagedDataError(f"{self.path}: there are no rows below the header")
         for number, name in enumerate(self.names):
