@@ -784,11 +784,16 @@ def test_inspect_alarms_only_where_energy_is_folded(call, tmp_path):
     shown = call("inspect", "flexnet3-digits")  # it loses nothing at twice its resolution, whatever the bound says
     assert shown.code == 0, shown.err
     assert not re.search(r"\d%?!", shown.out)
+    assert "; band-limited: " in shown.out
     model = create_model("flextcn2", in_channels=1, num_classes=2, length=64, widths=[3])
-    with torch.no_grad():
-        model.blocks[0].conv1.generator.frequency.mul_(20)
+    generator = model.blocks[0].conv1.generator
+    with torch.no_grad():  # kernels of 1.7 times the Nyquist frequency, 63/4 cycles per unit
+        for zero in (generator.frequency, generator.mix_bias, generator.output.bias):
+            zero.zero_()
+        generator.frequency[0] = 2 * np.pi * 1.7 * 63 / 4
     save_pretrained(model, tmp_path / "fast")
     rows = call("inspect", "fast").out.splitlines()
+    assert "; not band-limited: " in "".join(rows)
     assert re.search(r"blocks\.0\.conv1 .*\d%! ", rows[1])
     assert "!" not in rows[2]
 

@@ -50,7 +50,7 @@ def inspect(
     ]
     print_table(titles, rows, right=titles[1:])
     say(
-        f"\n{sum(p.numel() for p in network.parameters()):,} parameters in total\n"
+        f"\n{sum(p.numel() for p in network.parameters()):,} parameters in total; {_verdict(layers)}\n"
         "size: taps in use; of: taps of the grid; centre and sigma: of the mask, on a grid from −1 to 1;\n"
         "beyond: share of the kernel's energy beyond the Nyquist frequency, measured;\n"
         "folded: the part that aliases to the lower half of the band, ! if it costs accuracy at other\n"
@@ -66,6 +66,15 @@ def inspect(
 def _folded(layer: LayerSummary) -> str:
     """The energy far beyond the Nyquist frequency, marked with ! if it is much."""
     return f"{percent(layer.folded_energy)}{'!' if layer.aliased else ''}"
+
+
+def _verdict(layers: Sequence[LayerSummary]) -> str:
+    """Whether the network computes the same at higher resolutions."""
+    from ..spectrum import MUCH_TOTAL_ENERGY
+
+    total = sum(layer.folded_energy for layer in layers)
+    verdict = "band-limited" if total <= MUCH_TOTAL_ENERGY else "not band-limited"
+    return f"{verdict}: folded energies add up to {percent(total)}"
 
 
 def _bound(layer: LayerSummary) -> str:
