@@ -1,4 +1,4 @@
-"""Counting the multiply-adds of a model without computing anything."""
+"""Counting the multiply-adds of a model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> dict[str, int
     """Count the multiply-adds of every convolution and linear layer for an input of that shape, by module name.
 
     A convolution counts as a direct convolution, a FlexConv with its current size: positions of the output ×
-    out_channels × in_channels/groups × taps. A module that is called twice counts twice. A copy of the model runs on
-    the meta device, where only shapes are computed.
+    out_channels × in_channels/groups × taps. A module that is called twice counts twice. A copy of the model processes
+    one sample. (On the meta device torch would import its compiler, which takes longer.)
     """
+    batch, *sample = input_shape
     sizes = {name: math.prod(m.extent) for name, m in model.named_modules() if isinstance(m, FlexConvNd)}
     counts: dict[str, int] = {}
 
@@ -35,15 +36,15 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> dict[str, int
         else:
             each = module.weight[0].numel()  # type: ignore[index, union-attr]
         positions = inputs[0] if isinstance(module, _ConvTransposeNd) else output
-        counts[name] = counts.get(name, 0) + positions.numel() * each
+        counts[name] = counts.get(name, 0) + batch * positions.numel() * each
 
-    shadow = copy.deepcopy(model).to("meta").eval()
+    shadow = copy.deepcopy(model).float().eval()
     for name, module in shadow.named_modules():
         if isinstance(module, Counted) and not _inside_flexconv(shadow, name):
             module.register_forward_hook(functools.partial(count, name))
-    dtype = next((p.dtype for p in model.parameters()), torch.get_default_dtype())
+    device = next((p.device for p in model.parameters()), None)
     with torch.no_grad():
-        shadow(torch.empty(tuple(input_shape), device="meta", dtype=dtype))
+        shadow(torch.zeros(1, *sample, device=device))
     return counts
 
 

@@ -13,7 +13,7 @@ import torch
 
 torch.set_num_threads(1)
 
-from lightning.fabric import Fabric  # noqa: E402
+from lightning_fabric import Fabric  # noqa: E402
 from torch._inductor import config  # noqa: E402
 
 from flexconv import data, train  # noqa: E402

@@ -46,6 +46,7 @@ def bench(
         measure_ceilings,
         write_report,
     )
+    from ..train import choose_device
 
     for table in tables or ():
         if table not in TABLES:
@@ -56,7 +57,7 @@ def bench(
         if each not in WAYS:
             unknown_name("engine and precision in --way", each, WAYS)
     ways = [tuple(each.split("-")) for each in way or ()]
-    chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
+    chosen = choose_device(device)
     torch.manual_seed(0)
     ceilings = measure_ceilings(chosen, small=smoke)
     command = ["flexconv bench", *(tables or ()), f"--device {chosen.type}", *(f"--way {each}" for each in way or ())]

@@ -217,11 +217,10 @@ class Scorer:
     """Evaluates models as a training run does at its end."""
 
     def __init__(self, recipe: Recipe | None, *, device: str, batch_size: int | None) -> None:
-        from ..train import DataRecipe, ModelRecipe, Recipe, make_fabric
+        from ..train import choose_device
 
-        plain = Recipe(model=ModelRecipe(name=""), data=DataRecipe(name=""), batch_size=BATCH_SIZE)
-        self.batch_size = batch_size or (recipe or plain).batch_size
-        self.device = make_fabric(replace(recipe or plain, precision="fp32"), device).device
+        self.batch_size = batch_size or (BATCH_SIZE if recipe is None else recipe.batch_size)
+        self.device = choose_device(device)
 
     def batches(self, split: Split, model: Model, **settings: Any) -> DeviceBatches:
         """Batches of a split in the precision of a model. `settings` are arguments of `DeviceBatches`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +28,32 @@ def _read_sequential(root: Path, *, protocol: str, seed: int, verify: bool) -> S
 
 
 def _source(*, layout: PixelsAsSteps | None) -> Source:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingPackageError("the digits data set needs scikit-learn", extra="train") from error
-    pixels, digits = load_digits(return_X_y=True)
-    images = torch.from_numpy(np.asarray(pixels, np.uint8)).reshape(-1, 1, 8, 8)  # 0 … 16
+    table = torch.from_numpy(_table())
+    images = table[:, :64].reshape(-1, 1, 8, 8)  # 0 … 16
     inputs = images if layout is None else layout.series(images)
-    samples = Samples(inputs, torch.from_numpy(np.asarray(digits, np.int64)))
+    samples = Samples(inputs, table[:, 64].long())
     kept, held = stratified_holdout(samples.labels, TEST_SHARE, seed=TEST_SEED)
     names = tuple(str(digit) for digit in range(10))
     series = None if layout is None else ImageSeries(size=(8, 8), steps="pixels")
     return Source(samples.rows(kept), samples.rows(held), names, scale=1 / MAX_VALUE, layout=layout, images=series)
+
+
+def _table() -> np.ndarray:
+    """Return the file of scikit-learn [image, 64 pixels and the digit], without importing scikit-learn if possible.
+
+    The import would take longer than the evaluation of a small network.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None:
+        raise MissingPackageError("the digits data set needs scikit-learn", extra="train")
+    for folder in found.submodule_search_locations or ():
+        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            return np.loadtxt(file, np.uint8, delimiter=",")
+    from sklearn.datasets import load_digits  # a version that keeps the file elsewhere
+
+    pixels, digits = load_digits(return_X_y=True)
+    return np.column_stack((pixels, digits)).astype(np.uint8)
 
 
 _ABOUT = {

@@ -30,6 +30,7 @@ from ._base import Model
 from ._inputs import Inputs
 from ._locate import INDEX, missing, other_networks, trained_networks
 from ._registry import ARCHITECTURES
+from ._skeleton import SkipInitialization
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json
@@ -249,7 +250,9 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
         for name in entries["config"]:
             if name not in known:
                 unknown_name(f"argument of {entries['architecture']}, config", name, known)
-        model = _resample(kind(**entries["config"], device="meta"), entries["resampled"])
+        with SkipInitialization():
+            model = kind(**entries["config"], device="meta")
+        model = _resample(model, entries["resampled"])
         if (inputs := entries.get("inputs")) is not None:  # networks saved by older versions have none
             model.inputs = Inputs.read(inputs)
         return model

@@ -9,10 +9,11 @@ The command `flexconv train` does the same.
 from ..errors import MissingPackageError
 
 try:
-    import lightning.fabric as _fabric  # noqa: F401
+    import rich as _rich  # noqa: F401
 except ImportError as error:
-    raise MissingPackageError("flexconv.train needs lightning and a few more packages", extra="train") from error
+    raise MissingPackageError("flexconv.train needs rich and a few more packages", extra="train") from error
 
+from ._machine import choose_device
 from ._model import build_model
 from ._read import build_recipe, import_yaml, list_recipes, load_recipe, merge, parse_override, plain
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -53,6 +54,7 @@ __all__ = [
     "Trainer",
     "build_model",
     "build_recipe",
+    "choose_device",
     "default_folder",
     "evaluate",
     "evaluate_classes",

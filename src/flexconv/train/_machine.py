@@ -11,6 +11,13 @@ import torch
 from .._version import __version__
 
 
+def choose_device(name: str) -> torch.device:
+    """Return the device "cpu" or "cuda"; "auto" is a GPU if torch finds one, and the CPU otherwise."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
 def machine(device: torch.device, *, processes: int = 1) -> dict[str, Any]:
     """Return the name of the device and the versions of Python, torch and flexconv."""
     cuda = device.type == "cuda"

@@ -7,10 +7,9 @@ provided by `flexconv._fast`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from lightning.fabric import Fabric
 from rich.markup import escape
 from torch import nn
 
@@ -19,6 +18,9 @@ from ..data import Batch
 from ..errors import first_line
 from ..nn import refresh_extents
 from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 STEPS_WORTH_COMPILING = 1000  # on a GPU: compilation takes about a minute, which shorter runs do not win back
 

@@ -30,7 +30,7 @@ from .._arguments import unknown_name
 from ..data import import_pillow
 from ..errors import ArgumentTypeError
 from ..nn.kernels import GENERATORS, KernelGenerator
-from ._machine import machine, now
+from ._machine import choose_device, machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
 from .fit_group import FitGroup
 from .folder import RunError, RunFolder
@@ -59,7 +59,7 @@ def fit(
 
 def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console | None, *, new: bool) -> dict[str, Any]:
     """Run a fit in a new folder, or continue it from its newest checkpoint."""
-    place = _device(device)
+    place = choose_device(device)
     targets = load_targets(recipe.target, root=recipe.root, **recipe.target_options)
     make = generator_maker(recipe, targets)
     with folder.locked():
@@ -258,9 +258,3 @@ def _save_png(output: torch.Tensor, target: torch.Tensor, path: Path, is_picture
         output = (output - low) / (high - low).clamp(min=1e-12)
     pixels = (output.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     import_pillow().fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(path)
-
-
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -11,11 +11,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from lightning.fabric import Fabric
 from torch import nn
 
 from .._registry import has_fast_version
@@ -30,6 +29,9 @@ from .folder import RunFolder
 from .optim import Schedule, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 SHOW_SECONDS = 0.5  # between updates of the display, each of which synchronizes with the device
 

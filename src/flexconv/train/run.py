@@ -11,20 +11,19 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from rich.console import Console
 from torch import nn
 
 from .. import data as datasets
 from ..data import FULL_SCALE, DataSplits, DeviceBatches
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MissingPackageError, UsageError, first_line
 from ..models import Inputs, Model, from_pretrained, save_pretrained
 from ..nn import FlexConvNd, refresh_extents
 from ..resolution import at_resolution, measurable_norms, recalibrate_batchnorm
-from ._machine import machine, now
+from ._machine import choose_device, machine, now
 from ._model import build_model
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
@@ -34,6 +33,9 @@ from .loop import Trainer
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
 from .sync_norm import synchronise_norms
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 NORM_IMAGES = 2048  # at least, from the training part, for the statistics of batch norms at another resolution
 
@@ -221,8 +223,8 @@ def make_fabric(recipe: Recipe, device: str) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(recipe.deterministic)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    fabric = Fabric(
-        accelerator=device,
+    fabric = _import_fabric()(
+        accelerator=choose_device(device).type,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=processes // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy="ddp" if processes > 1 else "auto",
@@ -230,6 +232,20 @@ def make_fabric(recipe: Recipe, device: str) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def _import_fabric() -> type[Fabric]:
+    """Import Fabric, which takes seconds, only for training."""
+    try:
+        from lightning_fabric import Fabric
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"training needs {error.name}", extra="train") from error
+    except Exception as error:  # Fabric imports torchmetrics if it is there, which imports torchvision
+        raise UsageError(
+            f"training needs Lightning Fabric, which cannot be imported: {type(error).__name__}: {first_line(error)}. "
+            f"If torchvision causes this, install the version for torch {torch.__version__}, or uninstall torchvision"
+        ) from error
+    return Fabric
 
 
 def leave_processes(fabric: Fabric) -> None:
