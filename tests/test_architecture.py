@@ -18,7 +18,18 @@ PACKAGE = ROOT / "src" / "flexconv"
 
 # The parts of flexconv from the lowest to the highest. A part may import from its own row and from earlier rows.
 ROWS = (
-    ("errors", "_version", "_arguments", "_context", "_files", "_hooks", "_matmul", "_records", "_registry"),
+    (
+        "errors",
+        "_version",
+        "_process",
+        "_arguments",
+        "_context",
+        "_files",
+        "_hooks",
+        "_matmul",
+        "_records",
+        "_registry",
+    ),
     ("ops", "audio"),
     ("nn",),
     ("sampling", "spectrum", "resolution", "norm_scale", "materialize", "convert"),

@@ -13,11 +13,14 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _versions: dict[str, Any] = {}
 _plain: dict[str, Callable[..., Any]] = {}
+_loaded = False  # whether `_fast` has been looked for
 
 
 def has_fast_version(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -28,7 +31,7 @@ def has_fast_version(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(plain)
         def choose(*args: P.args, **kwargs: P.kwargs) -> R:
-            fast = _versions.get(name)
+            fast = fast_version(name)
             result = NotImplemented if fast is None else fast(*args, **kwargs)
             return plain(*args, **kwargs) if result is NotImplemented else result  # type: ignore[return-value]
 
@@ -44,6 +47,8 @@ def provide(name: str, version: Any) -> None:
 
 def fast_version(name: str) -> Any | None:
     """Return what `_fast` provides under `name`, or None if it provides nothing."""
+    if not _loaded and not torch.compiler.is_compiling():  # an import cannot be traced
+        load_fast_versions()
     return _versions.get(name)
 
 
@@ -53,7 +58,12 @@ def plain_version(name: str) -> Callable[..., Any]:
 
 
 def load_fast_versions() -> bool:
-    """Import `flexconv._fast`, which registers its functions. Returns False if the folder does not exist."""
+    """Import `flexconv._fast`, which registers its functions. Returns False if the folder does not exist.
+
+    `import flexconv` calls this. In the command, the first use of a function that has a fast version does.
+    """
+    global _loaded
+    _loaded = True
     if importlib.util.find_spec("flexconv._fast") is None:
         return False
     importlib.import_module("flexconv._fast")

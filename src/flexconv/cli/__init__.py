@@ -23,6 +23,7 @@ from ._inspect import inspect
 from ._predict import predict
 from ._recipes import recipes
 from ._resample import resample
+from ._threads import set_up_threads
 from ._train import fit, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
@@ -83,6 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The entry point `flexconv`."""
+    set_up_threads()
     warnings.formatwarning = lambda message, *_: (
         f"warning: {message}\n"
     )  # a user of the command has no use for the line of code

@@ -1,0 +1,107 @@
+"""What the command imports, and what it does where an import fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# packages that take long to import, which only training, pictures, tables and the export need
+SLOW = {
+    *("lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "torchvision", "tensorboard"),
+    *("matplotlib", "sklearn", "scipy", "pandas", "pyarrow", "PIL", "onnx", "onnxruntime", "onnxscript"),
+    *("huggingface_hub", "IPython", "sympy", "triton", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"),
+}
+
+
+REPORT = """
+import atexit, json, os, sys
+atexit.register(lambda: open(os.environ["REPORT"], "w").write(json.dumps(sorted(sys.modules))))
+"""
+
+
+def start(*arguments, cwd, **environment):
+    """Run `python -m flexconv ARGUMENTS` in a new process."""
+    command = [sys.executable, "-m", "flexconv", *arguments]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=240, check=False)
+
+
+def with_path(folder):
+    """The value of PYTHONPATH with another folder in front."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def imported_by(*arguments, cwd):
+    """The modules that a command has imported when it ends."""
+    (cwd / "report").mkdir()
+    (cwd / "report" / "sitecustomize.py").write_text(REPORT)
+    ended = start(*arguments, cwd=cwd, PYTHONPATH=with_path(cwd / "report"), REPORT=str(cwd / "report" / "modules"))
+    assert ended.returncode == 0, ended.stderr
+    return {*json.loads((cwd / "report" / "modules").read_text())}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("eval", "flexnet3-digits"),
+        ("inspect", "flexnet3-digits"),
+        ("resample", "flexnet3-digits", "--to", "24"),
+        ("models",),
+        ("recipes", "digits"),
+        ("data", "ls"),
+    ],
+    ids=" ".join,
+)
+def test_command_imports_no_slow_package(arguments, tmp_path):
+    assert imported_by(*arguments, cwd=tmp_path) & SLOW == set()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("train", "--help"), ("eval", "--help")])
+def test_help_does_not_import_torch(arguments, tmp_path):
+    assert imported_by(*arguments, cwd=tmp_path) & {"torch", "numpy", *SLOW} == set()
+
+
+def test_command_uses_the_fast_versions(tmp_path):
+    assert "flexconv._fast" in imported_by("eval", "flexnet3-digits", cwd=tmp_path)
+
+
+def test_library_is_complete_where_it_is_imported(tmp_path):
+    program = "import flexconv; print(flexconv.nn.__name__, flexconv.FlexConv2d.__name__)"
+    for arguments in (["-c", program], [tmp_path / "mine.py", "flexconv"]):
+        (tmp_path / "mine.py").write_text(program)
+        ended = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert ended.stdout == "flexconv.nn FlexConv2d\n", ended.stderr
+
+
+@pytest.fixture
+def misfit(tmp_path):
+    """A folder with a torchvision that was built for another version of torch."""
+    (tmp_path / "misfit" / "torchvision").mkdir(parents=True)
+    (tmp_path / "misfit" / "torchvision" / "__init__.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')"
+    )
+    (tmp_path / "misfit" / "torchvision-0.1.dist-info").mkdir()
+    (tmp_path / "misfit" / "torchvision-0.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1\n"
+    )
+    return with_path(tmp_path / "misfit")
+
+
+@pytest.mark.parametrize("arguments", [("eval", "flexnet3-digits"), ("inspect", "flexnet3-digits"), ("models",)])
+def test_torchvision_that_does_not_fit_is_not_imported(arguments, misfit, tmp_path):
+    ended = start(*arguments, cwd=tmp_path, PYTHONPATH=misfit)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_torchvision_that_does_not_fit_is_one_line_in_training(misfit, tmp_path):
+    pytest.importorskip("torchmetrics")  # which Fabric imports if it is there, and which imports torchvision
+    ended = start("train", "digits", "--device", "cpu", cwd=tmp_path, PYTHONPATH=misfit)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert "torchvision::nms" in ended.stderr
+    assert "uninstall torchvision" in ended.stderr
