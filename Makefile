@@ -29,8 +29,6 @@ docs: .venv/ready # --quiet would hide warnings from --strict
 unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
 
-# threads that spin while they wait make training several times slower on a busy machine
-demo: export OMP_WAIT_POLICY := passive
 demo: .venv/ready
 	rm -rf runs/demo
 	$(FLEXCONV) train digits --out runs/demo --device cpu

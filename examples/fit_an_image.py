@@ -31,7 +31,9 @@ def load_photograph() -> torch.Tensor:
     try:
         from sklearn.datasets import load_sample_image
     except ImportError:
-        raise SystemExit('the image comes with scikit-learn: pip install "flexconv[train]"') from None
+        raise SystemExit(
+            'the image needs scikit-learn: pip install ".[train]" in a checkout of flexconv'
+        ) from None
     pixels = torch.from_numpy(load_sample_image("china.jpg").copy())
     return data.resize_images(pixels.permute(2, 0, 1)[None], (HEIGHT, WIDTH))[0].float() / 255
 
@@ -80,7 +82,7 @@ def save_figure(path: Path, images: dict[str, torch.Tensor]) -> None:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        print('the figure needs matplotlib: pip install "flexconv[viz]"')
+        print('the figure needs matplotlib: pip install ".[viz]" in a checkout of flexconv')
         return
     figure, axes = pyplot.subplots(1, len(images), figsize=(3.2 * len(images), 2.6))
     for axis, (title, image) in zip(axes, images.items(), strict=True):

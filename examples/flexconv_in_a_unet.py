@@ -121,7 +121,7 @@ def save_figure(path: Path, columns: dict[str, torch.Tensor]) -> None:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        print('the figure needs matplotlib: pip install "flexconv[viz]"')
+        print('the figure needs matplotlib: pip install ".[viz]" in a checkout of flexconv')
         return
     figure, axes = pyplot.subplots(4, len(columns), figsize=(2 * len(columns), 8), squeeze=False)
     for column, (name, pixels) in enumerate(columns.items()):

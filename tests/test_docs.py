@@ -102,9 +102,10 @@ def check_command(line):
             check_flexconv(rest[rest.index(module) + 1 :])
         case ["make", target]:
             assert re.search(rf"^{target}:", read("Makefile"), re.MULTILINE), target
-        case ["pip", "install", "flexconv-weights" | "./weights"]:
+        case ["pip", "install", "./weights"]:
             assert (ROOT / "weights/pyproject.toml").exists()
-        case ["pip", "install", what]:
+        case ["pip", "install", what] | ["pip", "install", "-e", what]:
+            assert what.partition("[")[0] == ".", f"{what}: flexconv is on no package index"
             extras = re.findall(r"^(\w+) = \[", read("pyproject.toml").split("optional-dependencies]")[1], re.MULTILINE)
             assert {*re.findall(r"\w+", what.partition("[")[2])} <= {*extras}, what
         case ["python", "-m", module, *_]:

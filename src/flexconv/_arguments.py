@@ -88,10 +88,14 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
         unknown_name(what, name, known)
 
 
-def unknown_name(what: str, name: object, known: Iterable[str]) -> NoReturn:
-    """Raise `ArgumentError` for an unknown name and suggest the most similar known one."""
+def unknown_name(what: str, name: object, known: Iterable[str], *, of: str = "") -> NoReturn:
+    """Raise `ArgumentError` for an unknown name and suggest the most similar known one.
+
+    `of` says where it is unknown: unknown_name("key", "lrr", keys, of="of optim") → "unknown key 'lrr' of optim: …".
+    """
     known = sorted(known)
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(str(name).lower(), spelled, n=1)
     hint = f"; did you mean {spelled[near[0]]!r}?" if near else ""
-    raise ArgumentError(f"unknown {what} {name!r}: choose one of {', '.join(map(repr, known))}{hint}")
+    where = f" {of}" if of else ""
+    raise ArgumentError(f"unknown {what} {name!r}{where}: choose one of {', '.join(map(repr, known))}{hint}")

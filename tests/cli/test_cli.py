@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from flexconv import __version__, cli, create_model, errors, from_pretrained, save_pretrained
+from flexconv import __version__, cli, create_model, errors, from_pretrained, list_models, save_pretrained
 from flexconv.cli._resample import ResampledSeries
 from flexconv.data import DamagedDataError, DeviceBatches, MissingDataError
 from flexconv.data import load as load_data
@@ -105,7 +106,7 @@ def assert_refused(outcome, *patterns, code=2):
 # --- help and names ---------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("train", "eval", "predict", "resample", "inspect", "explore", "export", "recipes", "fit", "bench"),
+    *("train", "eval", "predict", "resample", "inspect", "explore", "export", "models", "recipes", "fit", "bench"),
     *("data ls", "data show", "data fetch"),
 )
 
@@ -126,7 +127,20 @@ def test_command_without_arguments_lists_the_subcommands(call, arguments):
     shown = call(*arguments)
     assert shown.code == 0
     assert re.findall(r"^  (\w+) ", shown.out.partition("Commands:")[2], re.MULTILINE) == [
-        *("train", "eval", "predict", "resample", "inspect", "explore", "export", "recipes", "fit", "bench", "data")
+        *(
+            "train",
+            "eval",
+            "predict",
+            "resample",
+            "inspect",
+            "explore",
+            "export",
+            "models",
+            "recipes",
+            "fit",
+            "bench",
+            "data",
+        )
     ]
     assert "..." not in shown.out.partition("Commands:")[2]
 
@@ -134,6 +148,72 @@ def test_command_without_arguments_lists_the_subcommands(call, arguments):
 @pytest.mark.parametrize("arguments", [("paper",), ("paper", "table3", "--run"), ("ship", "runs/a", "--name", "b")])
 def test_removed_commands_say_where_they_moved(call, arguments):
     assert_refused(call(*arguments), "python -m reproduction")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_arguments_without_their_types(call, command):
+    shown = call(*command.split(), "--help").out
+    assert not re.search(r"<\w+>|[{}]", shown), shown
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("train flexnet7-cifar1", ["flexnet7-cifar10"]),
+        ("eval flexnet3", ["flexnet3-digits"]),
+        ("mod", ["models"]),
+        ("data fe", ["fetch"]),
+        ("train digits --device cu", ["cuda"]),
+        ("train digits --res", ["--resume"]),
+    ],
+)
+def test_shell_completes_names(tmp_path, words, offered):
+    """As bash asks for completions, with the script that `flexconv --show-completion bash` prints."""
+    typed = ["flexconv", *words.split()]
+    asked = {
+        "_FLEXCONV_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(typed),
+        "COMP_CWORD": str(len(typed) - 1),
+    }
+    command = [sys.executable, "-m", "flexconv"]
+    shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **asked}, check=False)
+    assert shown.stdout.split() == offered, shown.stderr
+
+
+def test_completion_script_is_shown(call):
+    shown = call("--show-completion", "bash")
+    assert shown.code == 0, shown.err
+    assert "_FLEXCONV_COMPLETE=complete_bash" in shown.out
+
+
+def test_models_lists_networks_with_their_accuracy(call):
+    shown = call("models")
+    assert shown.code == 0, shown.err
+    lines = {line.split()[0]: line.split() for line in shown.out.splitlines() if line}
+    assert lines["flexnet3-digits"][1:5] == ["digits", "16×16", "98.61", "%"]
+    assert "flextcn6" in lines["models:"]
+
+
+def test_models_as_json(call):
+    listed = json.loads(call("models", "--json").out)
+    networks = {each["name"]: each for each in listed["pretrained"]}
+    digits = networks["flexnet3-digits"]
+    assert digits["installed"]
+    assert digits["data"] == "digits"
+    assert digits["classes"] == [str(digit) for digit in range(10)]
+    assert digits["parameters"] == sum(p.numel() for p in from_pretrained("flexnet3-digits").parameters())
+    assert 0.98 < digits["test_accuracy"] < 1
+    assert listed["models"] == list_models()
+
+
+def test_models_names_networks_that_are_not_installed(call, monkeypatch):
+    monkeypatch.setattr("flexconv.models._locate.CHECKOUT", Path("nowhere"))
+    monkeypatch.setattr("flexconv.models._locate.importlib.util.find_spec", lambda _: None)
+    shown = call("models").out
+    assert re.search(r"^flexnet7-cifar10 +not installed$", shown, re.MULTILINE)
+    assert "pip install ./weights" in shown
+    networks = json.loads(call("models", "--json").out)["pretrained"]
+    assert [each["name"] for each in networks if each["installed"]] == ["flexnet3-digits"]
 
 
 def test_version(call):
@@ -146,6 +226,16 @@ def test_version(call):
         (("trian", "digits"), "trian.*'train'"),
         (("data", "lss"), "lss.*'ls'"),
         (("train", "digits", "--resum", "x"), "--resum.*--resume"),
+        (("train", "digits", "--epochs", "3"), "--epochs.*--set epochs=3 "),
+        (("train", "digits", "--batch-size=64"), "--batch-size.*--set batch_size=64 "),
+        (("train", "digits", "--lr", "0.1"), "--lr.*--set optim.lr=0.1 "),
+        (("train", "digits", "--optim.lr", "0.1"), "--set optim.lr=0.1 "),
+        (("train", "digits", "--warmup-epochs"), "--set schedule.warmup_epochs=VALUE "),
+        (("train", "digits", "--generator", "siren"), "--set model.generator=siren "),
+        (("train", "digits", "--name", "x"), "No such option: --name"),  # of the model or of the data?
+        (("fit", "fit-gabor", "--lr", "0.1"), "--set lr=0.1 "),
+        (("recipes", "digits", "--seed", "1"), "--set seed=1 "),
+        (("eval", "flexnet3-digits", "--epochs", "3"), "No such option: --epochs "),
         (("train", "digts"), "'digts'.*'digits'"),
         (("train", "flexnet7-cifar10/gabr"), "'gabr'.*'gabor'"),
         (("train", "digits", "--set", "optim.lrr=1"), "'lrr'.*'lr'"),

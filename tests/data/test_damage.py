@@ -244,6 +244,6 @@ def test_rejects_invalid_arguments(tmp_path):
         data.load("digits", validation=1.5)
     with pytest.raises(ValueError, match="'digits' has no options; got 'size'"):
         data.load("digits", size=3)
-    with pytest.raises(ValueError, match=r"option of data set 'folder' 'pth'.*did you mean 'path'"):
+    with pytest.raises(ValueError, match=r"option 'pth' of data set 'folder'.*did you mean 'path'"):
         data.load("folder", pth=tmp_path)
     assert data.options("pmnist") == {"permutation_seed": 0}

@@ -231,7 +231,7 @@ def test_name_takes_precedence_over_a_folder(trained, tmp_path):
 
 def test_network_that_is_not_installed_names_the_distribution(trained):
     for load in (from_pretrained, pretrained_folder):
-        with pytest.raises(FileNotFoundError, match=r"'flextcn6-smnist'.*pip install flexconv-weights") as caught:
+        with pytest.raises(FileNotFoundError, match=r"'flextcn6-smnist'.*pip install \./weights") as caught:
             load("flextcn6-smnist")
         assert "\n" not in str(caught.value)
 
@@ -353,8 +353,8 @@ def test_rejects_wrong_config_entries(folder, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widhts": [1]}, "unknown argument of FlexNet, config 'widhts'.*did you mean 'widths'"),
-        ({"device": "cuda"}, "unknown argument of FlexNet, config 'device'"),
+        ({"widhts": [1]}, "unknown argument 'widhts' of FlexNet.*did you mean 'widths'"),
+        ({"device": "cuda"}, "unknown argument 'device' of FlexNet"),
         ({"generator": "sirn"}, "unknown generator 'sirn'"),
         ({"widths": "many"}, "widths must list"),
         ({"in_channels": None}, "in_channels must be an int"),

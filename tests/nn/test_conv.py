@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from torch import nn
 
 import flexconv.nn._conv as source
-from flexconv import FlexConv2d, GaussianMask, RotatedGaussianMask, ops
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, ops
 from flexconv.nn import GENERATORS
 from flexconv.testing import assert_causal, assert_translation_equivariant
 from tests.conftest import relative_error
@@ -315,3 +315,14 @@ def test_last_tap_of_causal_kernel_multiplies_current_sample():
     response = layer(impulse)[0, 0]
     torch.testing.assert_close(response[3:11], whole_kernel(layer)[0, 0].flip(0))
     assert not response[:3].any()
+
+
+@pytest.mark.parametrize("layer", [FlexConv1d, FlexConv2d, FlexConv3d])
+def test_missing_weight_says_how_to_get_the_kernel(layer):
+    conv = layer(2, 3, 5)
+    with pytest.raises(AttributeError, match=rf"'{layer.__name__}'.*'weight'.*layer\.kernel\(\)"):
+        _ = conv.weight
+    assert not hasattr(conv, "weight")
+    assert getattr(conv, "weight", None) is None
+    with pytest.raises(AttributeError, match=r"no attribute 'wieght'$"):
+        _ = conv.wieght

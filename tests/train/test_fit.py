@@ -224,7 +224,7 @@ def test_rejects_invalid_recipes(tmp_path):
         fit(load_recipe("digits"), tmp_path / "a")
     with pytest.raises(ValueError, match=r"unknown generator 'magnte'.*did you mean 'magnet'"):
         fit(recipe("magnte"), tmp_path / "b")
-    with pytest.raises(ValueError, match=r"option of the generator 'magnet' 'hiden'.*did you mean 'hidden'"):
+    with pytest.raises(ValueError, match=r"option 'hiden' of the generator 'magnet'.*did you mean 'hidden'"):
         fit(recipe(options={"hiden": 3}), tmp_path / "c")
     for changes in ({"steps": 0}, {"record_every": -1}, {"lr": float("nan")}, {"target": ""}):
         with pytest.raises(ValueError, match="must"):
@@ -282,7 +282,7 @@ def test_image_target(photo):
 def test_rejects_invalid_targets(tmp_path, photo):
     with pytest.raises(ValueError, match=r"unknown target 'nothing\.png': choose one of 'gabor', .* or an image file"):
         load_targets("nothing.png")
-    with pytest.raises(ValueError, match=r"option of target 'gabor' 'frequency'.*did you mean 'frequencies'"):
+    with pytest.raises(ValueError, match=r"option 'frequency' of target 'gabor'.*did you mean 'frequencies'"):
         load_targets("gabor", frequency=3)
     with pytest.raises(TypeError, match="frequencies must be a list; got 3"):
         load_targets("gabor", frequencies=3)

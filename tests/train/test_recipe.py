@@ -157,7 +157,7 @@ def test_rejects_invalid_files(recipes):
         load_recipe("text")
     with pytest.raises(ValueError, match=r"^syntax\.yaml is not YAML: .* in line \d+, column \d+$"):
         load_recipe("syntax")
-    with pytest.raises(ValueError, match="unknown variant of recipe 'variants' 'z'"):
+    with pytest.raises(ValueError, match="unknown variant 'z' of recipe 'variants'"):
         load_recipe("variants/x")
     recipes(base="base: 3", list="variants: [x]", number="variants: {x: 3}")
     with pytest.raises(TypeError, match=r"base of base\.yaml must be the name of a recipe; got 3"):
@@ -177,7 +177,7 @@ def test_rejects_binary_file(tmp_path):
 def test_suggests_nearest_name():
     with pytest.raises(ValueError, match="unknown recipe 'flexnet7-cifr10': did you mean 'flexnet7-cifar10'"):
         load_recipe("flexnet7-cifr10")
-    with pytest.raises(ValueError, match=r"variant of recipe 'flexnet7-cifar10' 'gabr'.*did you mean 'gabor'"):
+    with pytest.raises(ValueError, match=r"variant 'gabr' of recipe 'flexnet7-cifar10'.*did you mean 'gabor'"):
         load_recipe("flexnet7-cifar10/gabr")
     with pytest.raises(ValueError, match=r"unknown recipe 'zzz'\. list_recipes"):
         load_recipe("zzz")
@@ -292,21 +292,21 @@ def test_recipes_are_immutable():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epoch": 3}, "key of the recipe 'epoch'.*did you mean 'epochs'"),
-        ({"optim": {"learning_rate": 3}}, "key of optim 'learning_rate'"),
-        ({"optim": {"weightdecay": 3}}, "key of optim 'weightdecay'.*did you mean 'weight_decay'"),
-        ({"schedule": {"warmup": 3}}, "key of schedule 'warmup'.*did you mean 'warmup_epochs'"),
-        ({"alias": {"wieght": 1}}, "key of alias 'wieght'.*did you mean 'weight'"),
-        ({"source": 8}, "key of the recipe 'source'"),
+        ({"epoch": 3}, "key 'epoch' of the recipe.*did you mean 'epochs'"),
+        ({"optim": {"learning_rate": 3}}, "key 'learning_rate' of optim"),
+        ({"optim": {"weightdecay": 3}}, "key 'weightdecay' of optim.*did you mean 'weight_decay'"),
+        ({"schedule": {"warmup": 3}}, "key 'warmup' of schedule.*did you mean 'warmup_epochs'"),
+        ({"alias": {"wieght": 1}}, "key 'wieght' of alias.*did you mean 'weight'"),
+        ({"source": 8}, "key 'source' of the recipe"),
         ({"model": {"widths": [3]}}, "model needs 'name'"),
         ({"model": "flexnet3"}, r"model must be a mapping .* \{name: flexnet3\}; got 'flexnet3'"),
         (
             {"data": {"name": "folder", "paht": "x"}},
-            r"unknown key of data 'paht'.*did you mean 'path'",
+            r"unknown key 'paht' of data.*did you mean 'path'",
         ),
         ({"data": {}}, "data needs 'name'"),
         ({"data": {"name": "digits", "protocol": "papers"}}, "data.protocol 'papers'.*did you mean 'paper'"),
-        ({"data": {"name": "digits", "path": "x"}}, "unknown key of data 'path'"),
+        ({"data": {"name": "digits", "path": "x"}}, "unknown key 'path' of data"),
         ({"data": {"name": "digits", "resolution": 0}}, "data.resolution must be at least 1 pixel; got 0"),
         ({"data": {"name": "digits", "validation": 1.0}}, "data.validation must be .* got 1.0"),
         ({"schedule": {"name": "cosin"}}, "schedule.name 'cosin'.*did you mean 'cosine'"),

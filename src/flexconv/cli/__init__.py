@@ -11,23 +11,24 @@ from .._version import __version__
 from ..errors import ArgumentError
 from . import _common
 from ._bench import bench
+from ._common import App, typer
 from ._common import console as console
 from ._common import print_table as print_table
 from ._common import say as say
-from ._common import typer
 from ._data import fetch, ls, show
 from ._eval import evaluate
 from ._explore import explore
 from ._export import export
 from ._inspect import inspect
+from ._models import models
 from ._predict import predict
 from ._recipes import recipes
 from ._resample import resample
 from ._threads import set_up_threads
 from ._train import fit, train
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and download data sets.")
+app = App()
+data = App(help="List, show and download data sets.")
 
 
 def _version(wanted: bool) -> None:
@@ -61,6 +62,7 @@ app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digi
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
 app.command(epilog=_examples("explore runs/digits", "explore runs/digits flexnet3-digits --out both.html"))(explore)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
+app.command(epilog=_examples("models", "models --json"))(models)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs/kodak"))(fit)
 app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)

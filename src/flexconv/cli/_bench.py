@@ -55,7 +55,7 @@ def bench(
         check_name(path)
     for each in way or ():
         if each not in WAYS:
-            unknown_name("engine and precision in --way", each, WAYS)
+            unknown_name("engine and precision", each, WAYS, of="in --way")
     ways = [tuple(each.split("-")) for each in way or ()]
     chosen = choose_device(device)
     torch.manual_seed(0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +19,13 @@ try:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+    from typer.core import TyperCommand
 except ImportError as error:
     raise SystemExit(str(MissingPackageError(f"the flexconv command needs {error.name}", extra="train"))) from error
 
 from .._arguments import unknown_name
+from ._complete import complete
+from ._hints import recipe_hint
 
 WIDE = 10_000  # columns if the output is not a terminal, so that no line is wrapped
 DEVICES = ("auto", "cpu", "cuda")
@@ -49,7 +54,10 @@ Changes = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        callback=_check_device, metavar="DEVICE", help="Device: cpu, cuda, or auto to use a GPU if there is one."
+        callback=_check_device,
+        metavar="DEVICE",
+        help="Device: cpu, cuda, or auto to use a GPU if there is one.",
+        autocompletion=complete(lambda: DEVICES),
     ),
 ]
 Root = Annotated[
@@ -62,6 +70,31 @@ OutFolder = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder for the run. [default: runs/RECIPE, or runs/RECIPE-2 if that exists]"),
 ]
+
+
+class Command(TyperCommand):
+    """A subcommand whose help shows arguments as MODEL, without the braces and Python types that typer adds."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            parameters = [each for each in self.get_params(ctx) if each.param_type_name == kind]
+            records = [record for each in parameters if (record := each.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(re.sub(r" <.*>$", "", name), text) for name, text in records])
+
+
+class App(typer.Typer):
+    """A group of subcommands of the class `Command`. Its help is plain text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=Command, **settings)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
@@ -125,11 +158,13 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
         code = app(arguments, standalone_mode=False, prog_name="flexconv")
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except SystemExit as finished:  # typer prints the completion script in this way
+        code = finished.code
     except Stopped as stopped:
         _print_error(str(stopped))
         return stopped.code
     except _ClickUsageError as error:
-        return _report_misuse(error)
+        return _report_misuse(error, sys.argv[1:] if arguments is None else arguments)
     except Exception as error:
         if os.environ.get("FLEXCONV_TRACEBACK"):
             raise
@@ -139,14 +174,25 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _report_misuse(error: Any) -> int:
+def _report_misuse(error: Any, arguments: Sequence[str]) -> int:
     """Print what click has to say about the command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
         say(error.ctx.get_help())
         return 0
     where = error.ctx.command_path if error.ctx is not None else "flexconv"
-    _print_error(f"error: {error.format_message().rstrip('.')} ({where} --help)", red=True)
+    message = _hint_at_recipe(error, arguments) or error.format_message().rstrip(".")
+    _print_error(f"error: {message} ({where} --help)", red=True)
     return 2
+
+
+def _hint_at_recipe(error: Any, arguments: Sequence[str]) -> str | None:
+    """The message for an unknown option that is a key of a recipe, in a command that can change recipes."""
+    if type(error).__name__ != "NoSuchOption" or error.ctx is None:
+        return None
+    if not any("--set" in parameter.opts for parameter in error.ctx.command.params):
+        return None
+    hint = recipe_hint(error.option_name, arguments, fit=error.ctx.info_name == "fit")
+    return hint and f"no option {error.option_name}: it is a key of the recipe, use {hint}"
 
 
 def _report(error: Exception) -> int:

@@ -31,8 +31,9 @@ def explore(
     ] = None,
     root: Root = None,
 ) -> None:
-    """Write an interactive page about one model, or about two side by side: one HTML file that works offline.
+    """Write an interactive page about one or two models.
 
+    The page is one HTML file that works offline. It shows two models side by side.
     If the images that a model was trained on are available, the page contains one test image per class.
     """
     names = [model] if other is None else [model, other]

@@ -14,6 +14,7 @@ import typer
 from .._arguments import unknown_name
 from ..errors import ArgumentError, MissingFileError
 from ._common import note
+from ._complete import complete, network_names
 
 if TYPE_CHECKING:
     from ..data import DataSplits, DeviceBatches, Split
@@ -25,7 +26,11 @@ BATCH_SIZE = 256  # for a model without a recipe
 
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A run folder, a folder of weights, or the name of a pretrained network."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A run folder, a folder of weights, or the name of a pretrained network (see `flexconv models`).",
+        autocompletion=complete(network_names),
+    ),
 ]
 DataName = Annotated[
     str | None,
@@ -148,7 +153,7 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     if splits.num_classes != classes:
         raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")
     if model.inputs is not None:
-        splits = _standardised(splits, model.inputs)
+        splits = _standardized(splits, model.inputs)
     _check_series(splits, model)
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
@@ -185,7 +190,7 @@ def _check_series(splits: DataSplits, model: Model) -> None:
         )
 
 
-def _standardised(splits: DataSplits, inputs: Inputs) -> DataSplits:
+def _standardized(splits: DataSplits, inputs: Inputs) -> DataSplits:
     """The data set with the mean and standard deviation that a network was trained with."""
     import torch
 

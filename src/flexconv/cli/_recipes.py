@@ -8,11 +8,17 @@ import typer
 
 from ..errors import ArgumentError
 from ._common import Changes, print_table, say
+from ._complete import complete, recipe_names
 
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print this recipe as YAML, with all defaults.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Print this recipe as YAML, with all defaults.",
+            autocompletion=complete(recipe_names),
+        ),
     ] = None,
     changes: Changes = None,
     variants: Annotated[bool, typer.Option("--all", help="List all variants as well.")] = False,

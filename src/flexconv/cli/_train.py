@@ -12,13 +12,18 @@ import typer
 
 from ..errors import ArgumentError
 from ._common import Changes, Device, OutFolder, Root, Stopped, console, say
+from ._complete import complete, recipe_names
 from ._model import offer_nearest
 
 
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE", help="The name of a recipe (see `flexconv recipes`) or a YAML file."),
+        typer.Argument(
+            metavar="RECIPE",
+            help="The name of a recipe (see `flexconv recipes`) or a YAML file.",
+            autocompletion=complete(recipe_names),
+        ),
     ] = None,
     changes: Changes = None,
     out: OutFolder = None,
@@ -53,7 +58,12 @@ def train(
 
 def fit(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="A recipe of kind fit: its name or a YAML file.")
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe of kind fit: its name or a YAML file.",
+            autocompletion=complete(recipe_names),
+        ),
     ] = None,
     changes: Changes = None,
     out: OutFolder = None,

@@ -68,7 +68,7 @@ def check_options(name: str, given: dict[str, Any]) -> None:
         if not known:
             raise ArgumentError(f"data set {name!r} has no options; got {option!r}")
         if option not in known:
-            unknown_name(f"option of data set {name!r}", option, known)
+            unknown_name("option", option, known, of=f"of data set {name!r}")
     for option, default in known.items():
         if default is inspect.Parameter.empty and option not in given:
             raise ArgumentError(

@@ -8,6 +8,7 @@ from ._hub import push_to_hub as push_to_hub
 from ._inputs import ImageSeries as ImageSeries
 from ._inputs import Inputs as Inputs
 from ._locate import list_pretrained as list_pretrained
+from ._locate import other_pretrained as other_pretrained
 from ._locate import pretrained_folder as pretrained_folder
 from ._norm import normalise as normalise
 from ._pretrained import CONFIG as CONFIG

@@ -51,9 +51,14 @@ def list_pretrained() -> list[str]:
     """The names of the trained networks that are available here, for `from_pretrained`.
 
     One small network is part of flexconv. The others are in the distribution flexconv-weights
-    (`pip install flexconv-weights`) and in the folder `weights` of a checkout.
+    (`pip install ./weights` in a checkout of flexconv) and in the folder `weights` of a checkout.
     """
     return sorted(trained_networks())
+
+
+def other_pretrained() -> list[str]:
+    """The names of the trained networks that are published but not available here."""
+    return sorted({*other_networks()} - {*trained_networks()})
 
 
 def pretrained_folder(name: str) -> Path:
@@ -66,7 +71,7 @@ def pretrained_folder(name: str) -> Path:
 
 def missing(name: str) -> str:
     """How to get a network of flexconv-weights that is not available here."""
-    return f"the trained network {name!r} is not installed: pip install {DISTRIBUTION}, or use a checkout of flexconv"
+    return f"the trained network {name!r} is not installed: pip install ./weights in a checkout of flexconv"
 
 
 def _roots() -> list[Path]:

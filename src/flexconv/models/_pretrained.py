@@ -144,7 +144,7 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
     `folder_or_name` is looked up in this order:
 
     1. the name of a trained network that is part of flexconv, of an installed flexconv-weights
-       (`pip install flexconv-weights`), or of the folder `weights` of a checkout: see `list_pretrained`;
+       (`pip install ./weights` in a checkout), or of the folder `weights` of a checkout: see `list_pretrained`;
     2. a folder written by `save_pretrained`;
     3. "user/name" or "user/name@revision" on the Hugging Face Hub, as `push_to_hub` uploads it (extra `hub`),
        unless there is a folder "user".
@@ -212,7 +212,7 @@ def _find(folder_or_name: str | os.PathLike[str]) -> tuple[Path, str | None]:
         if folder_or_name in (others := other_networks()):
             raise MissingFileError(missing(folder_or_name))
         if known := {*trained, *others}:
-            unknown_name("trained network (and there is no such folder)", folder_or_name, known)
+            unknown_name("trained network", folder_or_name, known, of="(and there is no such folder)")
     raise MissingFileError(f"there is no folder {folder}, and no trained network of that name")
 
 
@@ -249,7 +249,7 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
         known = inspect.signature(kind).parameters.keys() - {"device", "dtype"}
         for name in entries["config"]:
             if name not in known:
-                unknown_name(f"argument of {entries['architecture']}, config", name, known)
+                unknown_name("argument", name, known, of=f"of {entries['architecture']} in config")
         with SkipInitialization():
             model = kind(**entries["config"], device="meta")
         model = _resample(model, entries["resampled"])

@@ -64,7 +64,7 @@ def create_model(name: str, **overrides: Any) -> Model:
                 f"{name!r} is for {SIZES[own]} and takes {own}; got {override}, which is for {SIZES[override]}"
             )
         if override not in parameters:
-            unknown_name(f"argument of {name!r}", override, parameters)
+            unknown_name("argument", override, parameters, of=f"of {name!r}")
     arguments = {**preset, **overrides}
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in arguments]
     if missing:

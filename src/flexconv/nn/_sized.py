@@ -37,6 +37,17 @@ class SizedKernel(nn.Module):
         super().__init__()
         self._provider = KernelProvider()
 
+    def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "weight":
+                raise
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute 'weight': its kernel is computed by a generator, and "
+                "layer.kernel() returns it. flexconv.materialize replaces the layer with a plain convolution"
+            ) from None
+
     @property
     def dtype(self) -> torch.dtype:
         """The precision of inputs and outputs. Generator and mask are in float32 if this is half precision."""

@@ -181,7 +181,7 @@ def _apply_variant(
     tree: dict[str, Any], variants: Mapping[str, Any], name: str, recipe: str, above: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     if name not in variants:
-        unknown_name(f"variant of recipe {recipe!r}", name, variants)
+        unknown_name("variant", name, variants, of=f"of recipe {recipe!r}")
     if name in above:
         raise ArgumentError(f"variants cannot be based on each other: {' → '.join((*above, name))}")
     changes = _mapping(variants[name], f"variant {name!r} of recipe {recipe!r}")
@@ -227,7 +227,8 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise ArgumentError(f"an override must have the form key=value, for example optim.lr=0.001; got {text!r}")
     leaf = _parse(value, f"the value in {text!r}")
-    leaf = _number(leaf)
+    if not value.lstrip().startswith(("'", '"')):  # a quoted number is text
+        leaf = _number(leaf)
     *outer, last = key.strip().split(".")
     tree: dict[str, Any] = {last: leaf}
     for part in reversed(outer):
@@ -272,7 +273,7 @@ def _build(cls: type, tree: object, path: str) -> Any:
             _check_retired(name, value, RETIRED[path][key])
             continue
         if key not in fields:
-            unknown_name(f"key of {path or 'the recipe'}", key, fields)
+            unknown_name("key", key, fields, of=f"of {path or 'the recipe'}")
         values[key] = _convert(hints[key], value, name)
     missing = [
         name
@@ -296,7 +297,7 @@ def _nest_data_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
     known = datasets.options(name) if name in datasets.list_datasets() else {}
     for key in beside:
         if key not in known:
-            unknown_name(f"key of {path}", key, {*_DATA_KEYS, *known})
+            unknown_name("key", key, {*_DATA_KEYS, *known}, of=f"of {path}")
     return {**nested, "options": options} if options else nested
 
 

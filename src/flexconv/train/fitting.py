@@ -219,7 +219,7 @@ def generator_maker(recipe: FitRecipe, targets: Targets) -> Callable[[int], Kern
     known = [k for k, p in inspect.signature(GENERATORS[name]).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known or option in ("device", "dtype"):
-            unknown_name(f"option of the generator {name!r}", option, set(known) - {"device", "dtype"})
+            unknown_name("option", option, set(known) - {"device", "dtype"}, of=f"of the generator {name!r}")
     channels = targets.values.shape[1]
     make = functools.partial(GENERATORS[name], 2, channels, **options)
 

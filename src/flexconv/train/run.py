@@ -358,11 +358,17 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
         **({"test": f"{len(data.test):,}"} if data.test is not None else {}),
     }
     counts = ", ".join(f"{value} {name}" for name, value in parts.items())
-    warmup = recipe.schedule.warmup_epochs
-    long_warmup = f"; warm-up takes {warmup:g} of them (schedule.warmup_epochs)" if 2 * warmup > recipe.epochs else ""
     trained = " (pretrained)" if recipe.model.pretrained else ""
     where = f"{recipe.epochs} epochs on {fabric.device}"
-    return f"{recipe.model.name}{trained} on {data.name} ({counts}), {where}{long_warmup}"
+    return f"{recipe.model.name}{trained} on {data.name} ({counts}), {where}{_long_warmup(recipe)}"
+
+
+def _long_warmup(recipe: Recipe) -> str:
+    """A remark if the learning rate rises for more than half of the training."""
+    warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
+    if warmup >= epochs:
+        return f"; warm-up takes {warmup:g} (schedule.warmup_epochs), so optim.lr is not reached before the end"
+    return f"; warm-up takes {warmup:g} of them (schedule.warmup_epochs)" if 2 * warmup > epochs else ""
 
 
 def default_folder(name: str) -> Path:

@@ -54,7 +54,7 @@ def load_targets(target: str, *, root: str | os.PathLike[str] | None = None, **o
     known = [name for name in inspect.signature(make or picture).parameters if name not in ("root", "path")]
     for option in options:
         if option not in known:
-            unknown_name(f"option of target {target!r}", option, known)
+            unknown_name("option", option, known, of=f"of target {target!r}")
     return picture(Path(target).expanduser(), **options) if make is None else make(data_root(root), **options)
 
 
