@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 # packages that take long to import, which only training, pictures, tables and the export need
@@ -49,6 +50,7 @@ def imported_by(*arguments, cwd):
     [
         ("eval", "flexnet3-digits"),
         ("inspect", "flexnet3-digits"),
+        ("predict", "flexnet3-digits", "digit.npy"),
         ("resample", "flexnet3-digits", "--to", "24"),
         ("models",),
         ("recipes", "digits"),
@@ -57,6 +59,7 @@ def imported_by(*arguments, cwd):
     ids=" ".join,
 )
 def test_command_imports_no_slow_package(arguments, tmp_path):
+    np.save(tmp_path / "digit.npy", np.zeros((16, 16), np.uint8))
     assert imported_by(*arguments, cwd=tmp_path) & SLOW == set()
 
 

@@ -196,6 +196,11 @@ def test_overrides_are_applied_last_and_in_order():
     assert load_recipe("digits", ["data.options.a.b=c"]).data.options == {"a": {"b": "c"}}
 
 
+@pytest.mark.parametrize(("text", "value"), [("'3e4'", "3e4"), ('"2024"', "2024"), ("2024", 2024), ("3e4", 3e4)])
+def test_quoted_number_stays_text(text, value):
+    assert reading.parse_override(f"data.options.path={text}") == {"data": {"options": {"path": value}}}
+
+
 def test_override_can_remove_the_penalty():
     assert load_recipe("cross-resolution-cifar10", ["alias=null"]).alias is None
 

@@ -39,7 +39,7 @@ def evaluate(
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Measure the accuracy of a trained model, in total and for every class.
+    """Measure the accuracy of a trained model, per class too.
 
     For a run folder this gives the number in its results.json. Models are always evaluated in float32. The calibration
     error says how far the model's confidence is from its accuracy: the mean of their difference over 15 bins of
