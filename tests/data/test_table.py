@@ -228,6 +228,7 @@ BAD = [
     ("label,a,\nx,1,2\ny,3,4\n", {}, r"line 1: column 3 has no name"),
     ("label,a,b\nx,1,2\n,3,4\n", {}, r"line 3, column 'label': the value is missing"),
     ("label,a,b\n0.5,1,2\n1,3,4\n", {}, r"line 2, column 'label': the label 0\.5 is not an integer"),
+    ('label,a,b\nx,1,2\ny,3,"4\nx,5,6\ny,7,8\n', {}, r"column 'b': a quote opens before '4'"),
     (wide(3000) + "cat,1,2,three\n", {}, r"line 3002, column 'v2': 'three' is not a number"),
     ("label,a,b\nx,1,2\nx,3,4\ny,5,6\n", {}, r"own\.csv: class 'y' \(2 classes in all\) has one sample"),
     ("label,a,b\nx,1,2\nx,3,4\n", {}, r"own\.csv: the only class is x; .*two classes"),

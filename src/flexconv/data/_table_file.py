@@ -344,6 +344,9 @@ def _problem(value: str, name: str) -> str:
         return f"the value is missing ({value!r}); fill it in, or remove the row"
     if _is_number(value):
         return f"{value} is not a finite float32 number"
+    if "\n" in value:
+        return f"a quote opens before {value.partition(chr(10))[0][:40]!r} and is not closed in that line"
+    value = value if len(value) <= 40 else f"{value[:40]}…"
     if "," in value and _is_number(value.replace(",", ".")):
         return f"{value!r} has a decimal comma; write numbers with a point"
     return (
