@@ -31,9 +31,7 @@ def load_photograph() -> torch.Tensor:
     try:
         from sklearn.datasets import load_sample_image
     except ImportError:
-        raise SystemExit(
-            'the image needs scikit-learn: pip install ".[train]" in a checkout of flexconv'
-        ) from None
+        raise SystemExit('the image needs scikit-learn: pip install ".[train]" in a checkout of flexconv') from None
     pixels = torch.from_numpy(load_sample_image("china.jpg").copy())
     return data.resize_images(pixels.permute(2, 0, 1)[None], (HEIGHT, WIDTH))[0].float() / 255
 

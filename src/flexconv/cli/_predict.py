@@ -80,12 +80,13 @@ def predict(
     """
     form = _form(as_json, as_csv, out)
     from ..predict import Predictor
+    from ..train import choose_device
 
     network, recipe = load_model(model)
     reading = _table_options(recipe) | parse_options(options or [])
     size = resolution if resolution.isalpha() else sizes(resolution, network.dims, "--resolution")
     predictor = Predictor(
-        network, device=_device(device), batch_size=batch_size, resolution=size, hop=hop, options=reading
+        network, device=choose_device(device), batch_size=batch_size, resolution=size, hop=hop, options=reading
     )
     skipped: dict[str, str] = {}
 
@@ -130,12 +131,6 @@ def _table_options(recipe: Recipe | None) -> dict[str, Any]:
     if recipe is None or recipe.data.name != "table":
         return {}
     return {name: value for name, value in recipe.data.options.items() if name in TABLE_OPTIONS}
-
-
-def _device(name: str) -> str:
-    import torch
-
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
 def _lines(predictions: Sequence[Prediction], *, chunks: bool) -> Iterator[Prediction]:
