@@ -909,6 +909,16 @@ def test_explore_writes_a_page_with_the_accuracy(call, finished, tmp_path):
     assert f'"accuracy":{{"value":{accuracy},"split":"test"' in (tmp_path / "tiny.html").read_text("utf-8")
 
 
+def test_explore_finds_the_accuracy_of_a_folder_of_weights(call, finished, tmp_path):
+    assert call("explore", finished / "tiny/weights", "--out", "page.html").code == 0
+    accuracy = RunFolder(finished / "tiny").read_results()["test_accuracy"]
+    assert f'"accuracy":{{"value":{accuracy}' in (tmp_path / "page.html").read_text("utf-8")
+    shutil.copytree(finished / "tiny/weights", tmp_path / "shared")
+    (tmp_path / "shared/README.md").write_text("| data | digits |\n| accuracy | 98.6 % of 360 images |\n")
+    assert call("explore", "shared").code == 0
+    assert '"accuracy":{"text":"98.6 % of 360 images"}' in (tmp_path / "shared.html").read_text("utf-8")
+
+
 def test_explore_adds_samples_of_the_data(call, tmp_path):
     assert call("explore", "flexnet3-digits").code == 0
     text = (tmp_path / "flexnet3-digits.html").read_text("utf-8")

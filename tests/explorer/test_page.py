@@ -134,6 +134,10 @@ def test_accuracy_of_a_finished_run_comes_from_its_results():
     assert accuracy([], best) == {**expected, "epoch": 9, "chosen": "validation"}
 
 
+def test_accuracy_may_be_stated_in_words():
+    assert accuracy(RECORDS, {"accuracy": "98.6 % of 360 test images"}) == {"text": "98.6 % of 360 test images"}
+
+
 def test_accuracy_of_an_unfinished_run_comes_from_its_last_record():
     found = accuracy([*RECORDS, {"epoch": 3, "train_loss": 0.1}], None)
     assert found == {"value": 0.5, "split": "validation", "samples": None, "epoch": 2, "chosen": "so far"}

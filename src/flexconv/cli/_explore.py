@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,10 +73,19 @@ def _network(name: str, model: Model, recipe: Recipe | None, root: Path | None) 
     from ..train import RunFolder
 
     run = RunFolder(pretrained_folder(name) if name in list_pretrained() else name)
+    if run.path.resolve().name == "weights" and not run.exists:
+        run = RunFolder(run.path.resolve().parent)  # the weights of a run
     title = Path(name).resolve().name if recipe is None or not recipe.about else recipe.about
-    results = run.read_results() if run.finished else None
+    results = run.read_results() if run.finished else _card(Path(name))
     samples, labels = _samples(name, model, recipe, root)
     return Network(model, title, run.read_metrics(), results, samples=samples, labels=labels)
+
+
+def _card(folder: Path) -> dict[str, str] | None:
+    """The accuracy in the model card of a folder of weights, or None."""
+    card = folder / "README.md"
+    found = re.search(r"^\| accuracy \| (.+) \|$", card.read_text("utf-8"), re.MULTILINE) if card.is_file() else None
+    return None if found is None else {"accuracy": found[1].replace("\\|", "|")}
 
 
 def _samples(

@@ -13,7 +13,8 @@ def accuracy(records: Sequence[Record], results: Mapping[str, Any] | None) -> di
     """The accuracy that the heading states, or None if it is not known.
 
     {"value": 0.986, "split": "test", "samples": 360 or None, "epoch": 14 or None, "chosen": see `_chosen`}. The test
-    accuracy of a finished run comes first. Without one, it is the last test or validation accuracy of the records.
+    accuracy of a finished run comes first. Without one, it is {"text": the accuracy as a model card states it}, or the
+    last test or validation accuracy of the records.
     """
     if results is not None and _is_share(results.get("test_accuracy")):
         return {
@@ -22,6 +23,8 @@ def accuracy(records: Sequence[Record], results: Mapping[str, Any] | None) -> di
             "samples": results.get("test_count"),
             **_chosen(results),
         }
+    if results is not None and isinstance(results.get("accuracy"), str):
+        return {"text": results["accuracy"]}
     for record in reversed(records):
         for split in ("test", "validation", "val", "valid"):
             if _is_share(value := record.get(f"{split}_accuracy")):

@@ -25,7 +25,8 @@ function buildHeader() {
 }
 
 /* "98.61 % of 360 test samples, after the last epoch (14)" */
-function accuracyText({ value, split, samples, epoch, chosen }) {
+function accuracyText({ text: words, value, split, samples, epoch, chosen }) {
+  if (words) return [words];
   const of = samples ? ` of ${samples.toLocaleString("en")} ${split} samples` : ` ${split} accuracy`;
   const known = Number.isFinite(epoch);
   const when = {
