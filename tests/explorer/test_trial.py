@@ -309,6 +309,16 @@ def test_refuses_networks_that_are_too_large(monkeypatch, name, word):
     assert word in found["reason"]
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "peak"), [(0.5, 0.25, 1.0), (120.0, 60.0, 255.0), (0.01, 1.0, None), (-0.2, 0.5, None)]
+)
+def test_range_of_unscaled_pixels_follows_from_their_statistics(mean, std, peak):
+    model = network(1)
+    model.inputs = Inputs(size=(12, 12), scale=1.0, mean=(mean,), std=(std,), classes=CLASSES)
+    found = trial(model, None, None)
+    assert (found and found["peak"]) == peak
+
+
 def test_trial_does_not_change_the_model():
     model = network().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

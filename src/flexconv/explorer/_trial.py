@@ -60,23 +60,34 @@ def resized(model: nn.Module, samples: torch.Tensor) -> torch.Tensor:
 
 
 def _are_images(inputs: Inputs) -> bool:
-    return len(inputs.size) == 2 and len(inputs.mean) in (1, 3) and inputs.mfcc_rate is None
+    """Whether a network takes gray or color images in a known range of values."""
+    pictures = len(inputs.size) == 2 and len(inputs.mean) in (1, 3) and inputs.mfcc_rate is None
+    return pictures and _peak(inputs) is not None
 
 
-def _peak(inputs: Inputs) -> float:
-    """raw · scale of a white pixel: 1, except for a network on unscaled pixels."""
-    return 255.0 if inputs.scale == 1 and max(inputs.mean) > 1 else 1.0
+def _peak(inputs: Inputs) -> float | None:
+    """raw · scale of a white pixel: 1 for scaled data. Of unscaled data only the statistics are known; None if they are
+    possible neither for values on [0, 1] nor for values on [0, 255], that is, unless std² ≤ mean · (peak − mean).
+    """
+    if inputs.scale != 1:
+        return 1.0
+    for peak, lowest in ((1.0, 0.0), (WHITE, 2.0)):  # standardized data may have a mean just above 0
+        statistics = zip(inputs.mean, inputs.std, strict=True)
+        if all(lowest <= mean <= peak and std**2 <= mean * (peak - mean) for mean, std in statistics):
+            return peak
+    return None
 
 
 @torch.no_grad()
 def _samples(model: Model, inputs: Inputs, samples: torch.Tensor, labels: Sequence[int] | None) -> list[dict[str, Any]]:
     """The samples as 8-bit pixels, and the logits of the network for these pixels."""
-    pixels = (samples.double() * inputs.scale / _peak(inputs) * WHITE).round().clamp(0, WHITE)
+    peak = _peak(inputs) or 1.0
+    pixels = (samples.double() * inputs.scale / peak * WHITE).round().clamp(0, WHITE)
     shape = (-1, 1, 1)
     mean, std = (torch.tensor(values, dtype=torch.float64).view(shape) for values in (inputs.mean, inputs.std))
     reference = next(model.parameters())
     mode = model.training
-    logits = model.eval()(((pixels / WHITE * _peak(inputs) - mean) / std).to(reference)).tolist()
+    logits = model.eval()(((pixels / WHITE * peak - mean) / std).to(reference)).tolist()
     model.train(mode)
     return [
         {
