@@ -76,6 +76,10 @@ def check_flexconv(words):
     """Check that the command parses and that its recipe or data set exists."""
     if any(re.fullmatch(r"[A-Z]{3,}|…", word) for word in words):
         return  # a pattern, not a command
+    if words[:1] in (["--install-completion"], ["--show-completion"]):
+        options = {option for parameter in typer.main.get_command(cli.app).params for option in parameter.opts}
+        assert words[0] in options  # running it would change the files of the user's shell
+        return
     values = parse(words)
     recipe = values.get("recipe") or (values.get("name") if words[:1] == ["recipes"] else None)
     if recipe is not None and not recipe.endswith(".yaml"):
