@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -422,6 +424,13 @@ def test_command_writes_bare_network(command, tmp_path):
     assert (logits["preprocessing"], logits["output"]) == ("included", "logits")
 
 
+def test_command_exports_float64_network(command, tmp_path):
+    save_pretrained(network().double(), tmp_path / "model")
+    code, said = command("--format", "conv")
+    assert code == 0, said.err
+    assert load_conv(tmp_path / "model.safetensors").head.weight.dtype == torch.float32
+
+
 def test_command_replaces_a_file_only_with_force(command, tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_text("mine")
@@ -487,3 +496,14 @@ def test_file_is_used_without_flexconv_and_torch(tmp_path):
     printed = subprocess.run(command, cwd=tmp_path, check=True, timeout=120, capture_output=True, encoding="utf-8")
     expected = [COLORS[n] for n in model(model.inputs(raw)).argmax(1)]
     assert printed.stdout.split() == ["colors", *expected]
+
+
+def test_example_of_the_documentation_needs_neither_flexconv_nor_torch(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/export.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (example,) = (block for block in blocks if "InferenceSession" in block)
+    export(from_pretrained("flexnet3-digits"), tmp_path / "digits.onnx", name="flexnet3-digits")
+    blocked = "import sys; sys.modules['flexconv'] = sys.modules['torch'] = None\n"
+    command = [sys.executable, "-c", blocked + example]
+    printed = subprocess.run(command, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True).stdout
+    assert printed.startswith("flexnet3-digits 1 0.99")

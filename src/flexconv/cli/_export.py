@@ -84,7 +84,7 @@ def export(
     if data is not None:
         _check_testable(data, network, bare=preprocessing is False or format == "conv")
     report = exporting.export(
-        network,
+        network.float(),  # a network may have been trained in float64
         file,
         format=format,
         scale=None if resolution is None else _scale(network, model, resolution),
