@@ -85,7 +85,7 @@ def _measure(case: Case, device: str, changes: Sequence[str], small: bool) -> di
     noise = DataSplits("noise", Split(inputs, labels), None, None, tuple("0123456789"))
     network = build_model(recipe, noise)
     for mask in (module for module in network.modules() if isinstance(module, GaussianMask) and case.whole):
-        torch.nn.init.constant_(mask.sigma, 2.0)
+        mask.set_(sigma=2.0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(scratch)
         results = fit_classifier(network, noise, recipe, folder, fabric, plots=False)

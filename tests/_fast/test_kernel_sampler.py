@@ -73,6 +73,19 @@ def test_kernels_of_each_generator_equal_single_layers(generator, layer):
     assert_same_kernels(net, groups=int(batched), alone=0 if batched else 3)
 
 
+@pytest.mark.parametrize("mask", [GaussianMask, RotatedGaussianMask])
+def test_kernels_of_scaled_layers_equal_single_layers(mask):
+    torch.manual_seed(0)
+    make = functools.partial(FlexConv2d, kernel_size=17, parametrization="scaled", dtype=torch.float64)
+    layers = [make(2, 3, mask=mask(2, form="scaled", dtype=torch.float64)) for _ in range(3)]
+    net = Net(*layers)
+    with torch.no_grad():
+        for number, layer in enumerate(layers):
+            layer.mask.growth.fill_(0.1 * number)
+            layer.mask.shift.fill_(-0.05 * number)
+    assert_same_kernels(net, groups=1, alone=0)
+
+
 @pytest.mark.parametrize("taps", [LONG_LINE, LONG_LINE + 3])
 def test_long_kernels_are_sampled_in_pieces(taps):
     make = functools.partial(FlexConv1d, kernel_size=taps, padding="causal", mask=None, dtype=torch.float64)

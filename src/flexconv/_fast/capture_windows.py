@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from ..nn import Axis, FlexConvNd, TapRange, refresh_extents
+from ..nn import Axis, FlexConvNd, GaussianMask, TapRange, refresh_extents
 from .kernel_sampler import settings_of
 
 STEPS_BETWEEN_CHECKS = 8
@@ -53,8 +53,8 @@ class CaptureWindows:
 
     def _choose(self) -> list[Windows]:
         found = []
-        for (layer, _), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
-            needed = _with_room(layer.axes, bounds, 2 * self._room())
+        for (layer, source), bounds in zip(self.layers, self._bounds(self._packed().cpu()), strict=True):
+            needed = _with_room(layer.axes, bounds, 2 * self._room(source, bounds))
             found.append(tuple(axis.window_for(taps) for axis, taps in zip(layer.axes, needed, strict=True)))
         return found
 
@@ -65,8 +65,10 @@ class CaptureWindows:
             values, arrived = self._copy
             arrived.synchronize()
             fit = all(
-                self._fits(layer.axes, bounds, windows)
-                for (layer, _), bounds, windows in zip(self.layers, self._bounds(values), self._windows, strict=True)
+                self._fits(layer.axes, bounds, windows, self._room(source, bounds))
+                for (layer, source), bounds, windows in zip(
+                    self.layers, self._bounds(values), self._windows, strict=True
+                )
             )
         if self.layers:
             on_device = self._packed()
@@ -77,24 +79,25 @@ class CaptureWindows:
             self._copy = host, arrived
         return fit
 
-    def _fits(self, axes: tuple[Axis, ...], bounds: Bounds, windows: Windows) -> bool:
+    @staticmethod
+    def _fits(axes: tuple[Axis, ...], bounds: Bounds, windows: Windows, room: float) -> bool:
         """Whether windows are large enough, and a smaller one would not be enough with plenty of room."""
-        needed = _with_room(axes, bounds, self._room())
+        needed = _with_room(axes, bounds, room)
         if any(n[0] < w[0] or n[1] > w[1] for n, w in zip(needed, windows, strict=True)):
             return False
-        roomy = _with_room(axes, bounds, 4 * self._room())
+        roomy = _with_room(axes, bounds, 4 * room)
         smaller = [axis.window_for(taps) for axis, taps in zip(axes, roomy, strict=True)]
         return all(s[1] - s[0] >= w[1] - w[0] for s, w in zip(smaller, windows, strict=True))
 
-    def _room(self) -> float:
+    def _room(self, source: object, bounds: Bounds) -> float:
         """Return how far a bound may move before the next check.
 
-        A check uses values that are up to two checks old. Adam changes a parameter by about its learning rate per step,
-        and so a bound, which is a mean plus about 2.15 σ, by less than four times that.
+        A check uses values that are up to two checks old. Adam changes a parameter by about its learning rate per step.
         """
         groups = self.optimizer.param_groups
         masks = [group for group in groups if group.get("name") == "masks"] or groups
-        return 4 * 2 * STEPS_BETWEEN_CHECKS * max(group["base_lr"] for group in masks)
+        rate = source.bound_rate(bounds) if isinstance(source, GaussianMask) else 4.0
+        return rate * 2 * STEPS_BETWEEN_CHECKS * max(group["base_lr"] for group in masks)
 
     def _packed(self) -> torch.Tensor:
         """Return all parameters on which sizes depend, concatenated."""

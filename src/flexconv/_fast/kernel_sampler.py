@@ -90,11 +90,10 @@ class _Group:
         with no_autocast(self.lines[0].device.type):
             if self.part.mask is not None:
                 # outside of the region below, where the compiler would lose custom gradients
-                mean, sigma = (stacked[f"mask.{name}"].to(self.lines[0].dtype) for name in ("mean", "sigma"))
-                stacked["mask.mean"], stacked["mask.sigma"] = self.part.mask.guarded(mean, sigma, self.part.axes)
+                _guard_masks(self.part, stacked, self.lines[0].dtype)
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
-            biases = torch.cat([output.bias for output in outputs])  # type: ignore[union-attr]
+            biases = torch.cat([output.effective_bias(basis.dtype) for output in outputs])  # type: ignore[union-attr]
             shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
             for windows in dict.fromkeys(self.windows):  # kernels with the same window are also transformed together
                 numbers = [number for number, own in enumerate(self.windows) if own == windows]
@@ -104,6 +103,24 @@ class _Group:
                 batch = KernelBatch(sources, basis.dtype)
                 for number, layer in enumerate(layers):
                     layer._provider.prepared = FactoredKernel(batch, number)
+
+
+def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
+    """Replace the parameters of the masks by their guarded values."""
+    mask = part.mask
+    assert mask is not None
+    names = [f"mask.{name}" for name in mask.size_names]
+    mean, sigma, *_ = mask.natural([stacked[name].to(dtype) for name in names])
+    mean, sigma = mask.guarded(mean, sigma, part.axes)
+    if mask.form == "scaled":  # as if the masks had started there
+        start, shift, growth = names[:3]
+        stacked |= {
+            start: torch.stack([mean, sigma], -2),
+            shift: torch.zeros_like(mean),
+            growth: torch.zeros_like(sigma),
+        }
+    else:
+        stacked |= {names[0]: mean, names[1]: sigma}
 
 
 class _Shared:
@@ -198,7 +215,7 @@ class _Part(nn.Module):
             assert self.mask is not None
             return self.mask(lines, self.axes)
         grid = mesh(lines)
-        return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+        return self.generator.damped_features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 
 
 def _can_be_batched(layer: FlexConvNd) -> bool:

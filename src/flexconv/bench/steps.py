@@ -110,7 +110,7 @@ def open_masks(network: torch.nn.Module) -> None:
     """Widen all masks, so that every kernel covers its whole grid."""
     for module in network.modules():
         if isinstance(module, GaussianMask):
-            torch.nn.init.constant_(module.sigma, 2.0)
+            module.set_(sigma=2.0)
 
 
 def noise(shape: tuple[int, ...], count: int) -> data.DataSplits:

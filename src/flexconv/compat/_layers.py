@@ -58,7 +58,7 @@ def read_layer(
         mask = GaussianMask(
             kernel.dims, mean=0.0, threshold=0.1 if cropping else None, form="authors", dtype=mask_params.dtype
         )
-        _assign(mask, mean=mask_params[:, 0], sigma=mask_params[:, 1])
+        mask.set_(mean=mask_params[:, 0], sigma=mask_params[:, 1])
     layer = _LAYERS[kernel.dims](
         kernel.channels // len(bias),
         len(bias),
@@ -67,6 +67,7 @@ def read_layer(
         dtype=bias.dtype,
         generator=kernel,
         mask=mask,
+        parametrization="paper",
     )
     _assign(layer, bias=bias)
     layer.grid = layer.grid._replace(scale=float(sampling_scale))
@@ -143,6 +144,7 @@ def _read_njet(state: dict[str, torch.Tensor], kernel_size: int | Sequence[int])
         dtype=alphas.dtype,
         generator=partial(NJet, order=order),
         mask=None,
+        parametrization="paper",
     )
     njet = layer.generator
     assert isinstance(njet, NJet)

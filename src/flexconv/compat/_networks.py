@@ -100,7 +100,7 @@ def _arguments(state: State, head: str, layer: torch.nn.Module) -> dict[str, Any
     if f"{head}.weight" not in state:
         raise ArgumentError(f"the state has no {head}.weight")
     weight = state[f"{head}.weight"]
-    arguments: dict[str, Any] = {"num_classes": len(weight), "dtype": weight.dtype}
+    arguments: dict[str, Any] = {"num_classes": len(weight), "parametrization": "paper", "dtype": weight.dtype}
     if isinstance(layer, torch.nn.Conv2d):
         return arguments | {"conv": "plain", "kernel_size": layer.kernel_size}
     assert isinstance(layer, FlexConv1d | FlexConv2d)

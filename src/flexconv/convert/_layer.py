@@ -86,6 +86,7 @@ def make_layer(each: Convolution, grid: tuple[int, ...], generator: str | Kernel
         **factory_kwargs,
         generator=factory,
         mask=_mask_around(old, grid, device=weight.device, dtype=parameter_dtype(weight.dtype)),
+        parametrization="paper",
     )
     if hasattr(layer.generator, "size_parameters"):
         layer.mask = None
@@ -116,7 +117,7 @@ def _mask_around(old: Sequence[int], grid: Sequence[int], **factory_kwargs: Any)
         spacing = 2.0 / max(size - 1, 1)
         means.append((start + (taps - 1) / 2 - (size - 1) / 2) * spacing)
         sigmas.append(FLAT_SIGMA if size == taps else taps / 2 * spacing / math.sqrt(-2 * math.log(0.1)))
-    return GaussianMask(len(grid), mean=means, sigma=sigmas, threshold=0.1, **factory_kwargs)
+    return GaussianMask(len(grid), mean=means, sigma=sigmas, threshold=0.1, form="guarded", **factory_kwargs)
 
 
 def _suitable_generator(name: str, grid: Sequence[int], kernel_size: Sequence[int]) -> KernelFactory:

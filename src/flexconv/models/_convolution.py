@@ -12,15 +12,19 @@ from torch import nn
 
 from .._arguments import check_name, per_axis, unknown_name
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import GENERATORS, FlexConv1d, FlexConv2d, GaussianMask, parameter_dtype
+from ..nn import GENERATORS, PARAMETRIZATIONS, FlexConv1d, FlexConv2d, GaussianMask, parameter_dtype
 
 CONVOLUTIONS = ("flex", "ck", "plain")
 
 _SIZED_GENERATORS = ("njet",)  # learn their own size: no mask, and no bias, as published
-_SIGMA = {
-    1: 0.354,
-    2: 0.075,
-}  # initial σ in networks; in 1D, 0.075 would leave one twelfth of a sequence (docs/masks.md)
+#: initial masks of networks by parametrization and number of axes; in 1D, the mask of a single layer would leave one
+#: twelfth of a sequence (docs/masks.md)
+_MASKS: dict[tuple[str, int], dict[str, Any]] = {
+    ("paper", 1): {"sigma": 0.354},
+    ("paper", 2): {"sigma": 0.075},
+    ("scaled", 1): {"sigma": 0.354, "form": "scaled"},
+    ("scaled", 2): {"form": "scaled"},
+}
 
 
 class ConvolutionFactory:
@@ -33,8 +37,9 @@ class ConvolutionFactory:
             whole grid) or "plain" (`torch.nn.Conv2d`).
         generator: a name from `flexconv.nn.GENERATORS`. "njet" learns its own size and has neither mask nor bias.
         generator_options: keyword arguments of the generator, such as {"hidden": 16} or {"omega_0": 20.0}.
-        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. The default
-            sigma is 0.075 in 2D and 0.354 in 1D.
+        mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. In 1D, the
+            default sigma is 0.354.
+        parametrization: "paper", or "scaled" for initial values and parameters that suit the grid; see `FlexConv1d`.
         algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """
@@ -47,6 +52,7 @@ class ConvolutionFactory:
         generator: str,
         generator_options: Mapping[str, Any] | None,
         mask_options: Mapping[str, Any] | None,
+        parametrization: str,
         algorithm: str,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
@@ -55,7 +61,9 @@ class ConvolutionFactory:
         if conv not in kinds:
             unknown_name(f"kind of {dims}D convolution", conv, kinds)
         check_name("generator", generator, GENERATORS)
+        check_name("parametrization", parametrization, PARAMETRIZATIONS)
         self.dims, self.conv, self.generator, self.algorithm = dims, conv, generator, algorithm
+        self.parametrization = parametrization
         self.generator_options = _known_options(
             f"option of the generator {generator!r}", generator_options, GENERATORS[generator]
         )
@@ -70,7 +78,7 @@ class ConvolutionFactory:
             raise ArgumentError(
                 f"{conv=} with {generator=} has no mask, so it takes no mask_options; got {mask_options!r}"
             )
-        self.mask_options.setdefault("sigma", _SIGMA[dims])
+        self.mask_options = _MASKS[parametrization, dims] | self.mask_options
 
     def __call__(
         self, in_channels: int, out_channels: int, kernel_size: Sequence[int], *, stride: int = 1, bias: bool = True
@@ -96,6 +104,7 @@ class ConvolutionFactory:
             bias=self.generator not in _SIZED_GENERATORS,
             generator=functools.partial(GENERATORS[self.generator], **self.generator_options),
             mask=self._mask() if self.masked else None,
+            parametrization=self.parametrization,
             algorithm=self.algorithm,
             **self.tensors,
         )

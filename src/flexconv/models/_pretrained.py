@@ -250,8 +250,9 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
         for name in entries["config"]:
             if name not in known:
                 unknown_name("argument", name, known, of=f"of {entries['architecture']} in config")
+        config = {"parametrization": "paper"} | entries["config"]  # older versions knew no other
         with SkipInitialization():
-            model = kind(**entries["config"], device="meta")
+            model = kind(**config, device="meta")
         model = _resample(model, entries["resampled"])
         if (inputs := entries.get("inputs")) is not None:  # networks saved by older versions have none
             model.inputs = Inputs.read(inputs)

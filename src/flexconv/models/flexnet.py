@@ -37,6 +37,7 @@ class FlexNet(Model):
         generator: kernel generator, a name from `flexconv.nn.GENERATORS`. "njet" learns its own size and has no mask.
         generator_options: keyword arguments of the generator.
         mask_options: keyword arguments of `flexconv.GaussianMask`.
+        parametrization: "paper", or "scaled" for initial values and parameters that suit the grid; see `FlexConv1d`.
         norm: "batch", or "layer" (over channels and positions of each image).
         dropout: probability of dropping an activation in each block.
         dropout_in: probability of dropping an element of the input in training.
@@ -58,6 +59,7 @@ class FlexNet(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         mask_options: Mapping[str, Any] | None = None,
+        parametrization: str = "paper",
         norm: str = "batch",
         dropout: float = 0.2,
         dropout_in: float = 0.0,
@@ -76,6 +78,7 @@ class FlexNet(Model):
                 "generator": generator,
                 "generator_options": as_options("generator_options", generator_options),
                 "mask_options": as_options("mask_options", mask_options),
+                "parametrization": parametrization,
                 "norm": norm,
                 "dropout": check_dropout(dropout),
                 "dropout_in": check_dropout(dropout_in, "dropout_in"),
@@ -88,6 +91,7 @@ class FlexNet(Model):
             generator=generator,
             generator_options=generator_options,
             mask_options=mask_options,
+            parametrization=parametrization,
             algorithm=algorithm,
             device=device,
             dtype=dtype,

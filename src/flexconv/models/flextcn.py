@@ -39,7 +39,8 @@ class FlexTCN(Model):
         kernel_size: size of the grid, instead of length.
         widths: channels of each block.
         conv: "flex" (FlexConv) or "ck" (CKConv: no mask).
-        generator, generator_options, mask_options, algorithm: as in `FlexNet`, but masks start with sigma 0.354.
+        generator, generator_options, mask_options, parametrization, algorithm: as in `FlexNet`, but masks start with
+            sigma 0.354.
         norm: "batch", or "layer" (over channels and time of each sequence).
         dropout: probability of dropping an activation, applied twice in each block.
         dropout_in: probability of dropping an element of the input in training.
@@ -61,6 +62,7 @@ class FlexTCN(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         mask_options: Mapping[str, Any] | None = None,
+        parametrization: str = "paper",
         norm: str = "batch",
         dropout: float = 0.1,
         dropout_in: float = 0.0,
@@ -80,6 +82,7 @@ class FlexTCN(Model):
                 "generator": generator,
                 "generator_options": as_options("generator_options", generator_options),
                 "mask_options": as_options("mask_options", mask_options),
+                "parametrization": parametrization,
                 "norm": norm,
                 "dropout": check_dropout(dropout),
                 "dropout_in": check_dropout(dropout_in, "dropout_in"),
@@ -97,6 +100,7 @@ class FlexTCN(Model):
             generator=generator,
             generator_options=generator_options,
             mask_options=mask_options,
+            parametrization=parametrization,
             algorithm=algorithm,
             device=device,
             dtype=dtype,

@@ -34,8 +34,8 @@ class CIFARResNet(Model):
         num_classes: number of logits.
         depth: 20, 32, 44, 56, …: 6n + 2.
         width: channels of the first stage.
-        conv, generator, generator_options, mask_options, algorithm: as in `FlexNet`. "plain" is the network of He
-            et al.
+        conv, generator, generator_options, mask_options, parametrization, algorithm: as in `FlexNet`. "plain" is the
+            network of He et al.
         kernel_size: size of all convolutions, or of their grid; odd. None: each grid follows the size of its input
             (33, 17 and 9 taps for 32 × 32 images). The paper does not say which grids it used.
         image_size: required if kernel_size is None.
@@ -58,6 +58,7 @@ class CIFARResNet(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         mask_options: Mapping[str, Any] | None = None,
+        parametrization: str = "paper",
         kernel_size: int | Sequence[int] | None = 3,
         image_size: int | Sequence[int] | None = None,
         shortcut: str = "pad",
@@ -76,6 +77,7 @@ class CIFARResNet(Model):
                 "generator": generator,
                 "generator_options": as_options("generator_options", generator_options),
                 "mask_options": as_options("mask_options", mask_options),
+                "parametrization": parametrization,
                 "kernel_size": kernel_size,
                 "image_size": image_size,
                 "shortcut": shortcut,
@@ -95,6 +97,7 @@ class CIFARResNet(Model):
             generator=generator,
             generator_options=generator_options,
             mask_options=mask_options,
+            parametrization=parametrization,
             algorithm=algorithm,
             device=device,
             dtype=dtype,

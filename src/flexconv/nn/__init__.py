@@ -1,5 +1,6 @@
 """The FlexConv layers, their masks and kernel generators."""
 
+from ._checks import PARAMETRIZATIONS as PARAMETRIZATIONS
 from ._checks import KernelFactory as KernelFactory
 from ._conv import FlexConv1d as FlexConv1d
 from ._conv import FlexConv2d as FlexConv2d

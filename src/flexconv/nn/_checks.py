@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
 
+#: names for the argument `parametrization` of a layer, and the settings of its mask
+PARAMETRIZATIONS: dict[str, dict[str, Any]] = {"paper": {"form": "guarded"}, "scaled": {"form": "scaled"}}
+
 KernelFactory = Callable[..., KernelGenerator]
 
 
@@ -37,10 +40,11 @@ def check_channels(in_channels: int, out_channels: int, groups: int) -> tuple[in
     return numbers["in_channels"], numbers["out_channels"], numbers["groups"]
 
 
-def check_names(padding_mode: str, algorithm: str) -> tuple[str, str]:
+def check_names(padding_mode: str, algorithm: str, parametrization: str) -> tuple[str, str, str]:
     check_name("padding_mode", padding_mode, PADDING_MODES)
     check_name("algorithm", algorithm, ["auto", *ALGORITHMS])
-    return padding_mode, algorithm
+    check_name("parametrization", parametrization, PARAMETRIZATIONS)
+    return padding_mode, algorithm, parametrization
 
 
 def make_generator(
@@ -76,13 +80,17 @@ def make_generator(
 
 
 def make_mask(
-    mask: str | GaussianMask | None, dims: int, device: torch.device | str | None, dtype: torch.dtype | None
+    mask: str | GaussianMask | None,
+    dims: int,
+    parametrization: str,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
 ) -> GaussianMask | None:
     """The mask of a layer from its name, or as it is."""
     if isinstance(mask, str):
         if mask != "gaussian":
             unknown_name("mask", mask, ["gaussian"])
-        return GaussianMask(dims, device=device, dtype=parameter_dtype(dtype))
+        return GaussianMask(dims, **PARAMETRIZATIONS[parametrization], device=device, dtype=parameter_dtype(dtype))
     if mask is not None and not isinstance(mask, GaussianMask):
         raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
     if mask is not None and mask.dims != dims:

@@ -63,6 +63,7 @@ class FlexConvNd(SizedKernel):
         *,
         generator: str | KernelGenerator | KernelFactory = "magnet",
         mask: str | GaussianMask | None = "gaussian",
+        parametrization: str = "paper",
         algorithm: str = "auto",
         kernel: str | KernelGenerator | KernelFactory | None = None,
     ) -> None:
@@ -73,12 +74,13 @@ class FlexConvNd(SizedKernel):
         self.in_channels, self.out_channels, self.groups = check_channels(in_channels, out_channels, groups)
         self.stride = per_axis("stride", stride, self.dims, minimum=1)
         self.dilation = per_axis("dilation", dilation, self.dims, minimum=1)
-        self.padding_mode, self.algorithm = check_names(padding_mode, algorithm)
+        self.padding_mode, self.algorithm, self.parametrization = check_names(padding_mode, algorithm, parametrization)
         size = per_axis("kernel_size", kernel_size, self.dims, minimum=1)
         resolve_padding(padding, size, self.dilation)  # raise here what would fail in the first forward pass
-        channels = self.out_channels * self.in_channels // self.groups
+        self.inputs_per_output = self.in_channels // self.groups
+        channels = self.out_channels * self.inputs_per_output
         self.generator = make_generator(generator, self.dims, channels, device, dtype)
-        self.mask = make_mask(mask, self.dims, device, dtype)
+        self.mask = make_mask(mask, self.dims, self.parametrization, device, dtype)
         self.bias = nn.Parameter(torch.zeros(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._half = dtype if dtype in HALF else None
         grid = KernelGrid.make(size, plain_padding(padding))
@@ -108,7 +110,7 @@ class FlexConvNd(SizedKernel):
             values = values * self.grid.scale
         if self.grid.resampled:
             values = values * tap_weights(self.axes, window, like=values)
-        return values.unflatten(0, (self.out_channels, self.in_channels // self.groups)).contiguous()
+        return values.unflatten(0, (self.out_channels, self.inputs_per_output)).contiguous()
 
     def coordinates(self, window: Sequence[TapRange]) -> list[torch.Tensor]:
         """The coordinates of a window's taps → [n_d] per axis, in the precision that the generator computes in."""
@@ -198,6 +200,9 @@ class FlexConv1d(FlexConvNd):
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
         mask: "gaussian", a `GaussianMask(…)` with other settings, or None for the whole grid without a mask (CKConv).
+        parametrization: "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
+            "scaled" suits initial values and the effect of a step of an optimizer to the grid: kernels start below the
+            Nyquist frequency, as large as those of a plain convolution, and learn as fast at the usual learning rates.
         algorithm: how to compute the convolution, see `flexconv.ops`.
 
     """

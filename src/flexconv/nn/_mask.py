@@ -5,6 +5,15 @@
 The peak is 1, and the kernel is cropped where a factor falls below the threshold t. There is one mask per layer, shared
 by all channels. Cropping is a comparison and has no gradient.
 
+In a scaled mask, an optimizer does not change μ and σ but how far they are from where they started, in units of the
+initial width:
+
+    μ = μ_0 + r σ_0 · shift,        σ = σ_0 exp(r · growth),        r = 4
+
+So a learning rate means the same on every grid, σ stays positive, and weight decay leads back to the initial mask
+instead of to an empty one. Gradients are damped (`_damping.py`). The paper and the published code
+learn μ and σ themselves (`form`).
+
 On another grid than the one it was trained on (`Axis.origin`) a mask covers the same interval as before. The hard edge
 between the last tap kept and the first one cropped becomes a linear ramp between these two, and the values are scaled
 so that their sum times the spacing does not change.
@@ -21,35 +30,50 @@ from torch import nn
 from .._arguments import per_axis_floats, positive_int, unknown_name
 from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
+from ._damping import damp
 from ._extent import readable
 from ._grid import Axis, coarser, coarsest, origins, tap_weights, was_resampled
 from ._guard import SIGMA_FLOOR, guard, guarded_values
 
-FORMS = ("guarded", "authors")
+FORMS = ("guarded", "scaled", "authors")
+RATE = 4.0  # a step of 0.001, usual for Adam, changes σ by 0.4 %
+INITIAL_TAPS = 1.5  # initial σ in tap spacings: 7 taps are kept, and the spectrum of the mask ends below Nyquist
+INITIAL_SIGMA = 0.075  # the least initial σ; the paper's
+
+_PARAMETERS = {"scaled": ("shift", "growth"), "guarded": ("mean", "sigma"), "authors": ("mean", "sigma")}
 
 
 class GaussianMask(nn.Module):
     """Axis-aligned Gaussian mask with learnable center and width per axis.
 
+    Read the center and the width with `mean` and `sigma`, and change them with `set_`.
+
     Arguments:
         dims: number of spatial axes.
         mean: initial center on [−1, 1], a number or one per axis. The default is the current sample of each axis: 0 on
             a centered axis, +1 on a causal one. On a causal axis, −1 is the most distant past.
-        sigma: initial standard deviation, a number or one per axis.
+        sigma: initial standard deviation, a number or one per axis. The default is 0.075 and, in a scaled mask, at
+            least 1.5 tap spacings of the layer's grid, which keeps 7 taps.
         threshold: crop where a factor of the mask falls below this value. None: no cropping.
-        form: "guarded" keeps the mask trainable for all parameter values. The mean is clamped to [−1, 1] and |σ| to at
-            least a third of a tap spacing, with gradients that lead back into this range, and at least 3 taps (2 on a
-            causal axis) are kept. "authors" follows the published code, which has none of this: a centered kernel is
-            cropped symmetrically about 0, and a causal one always includes the newest tap.
+        form: what is learned. "guarded": mean and σ themselves. "scaled": the parameters `shift` and `growth` of the
+            formula above. "authors": mean and σ as in the published code. The first two keep the mask trainable for all
+            parameter values: the mean is clamped to [−1, 1] and |σ| to at least a third of a tap spacing, with
+            gradients that lead back into this range, and at least 3 taps (2 on a causal axis) are kept. "authors" has
+            none of this: a centered kernel is cropped symmetrically about 0, and a causal one always includes the
+            newest tap.
 
     """
+
+    start: torch.Tensor
+    shift: nn.Parameter
+    growth: nn.Parameter
 
     def __init__(
         self,
         dims: int,
         *,
         mean: float | Sequence[float] | None = None,
-        sigma: float | Sequence[float] = 0.075,
+        sigma: float | Sequence[float] | None = None,
         threshold: float | None = 0.1,
         form: str = "guarded",
         device: torch.device | str | None = None,
@@ -62,32 +86,92 @@ class GaussianMask(nn.Module):
             raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold!r}")
         self.dims = positive_int("dims", dims)
         self.form = form
+        self.damping = 1.0  # of gradients; set by the layer
         self.threshold = threshold
         self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
-        self.initial_sigma = per_axis_floats("sigma", sigma, dims)
-        if 0 in self.initial_sigma:
+        self.initial_sigma = None if sigma is None else per_axis_floats("sigma", sigma, dims)
+        if self.initial_sigma is not None and 0 in self.initial_sigma:
             raise ArgumentError(f"sigma must not be 0; got {sigma}")
-        self.mean = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
-        self.sigma = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
+        for name in _PARAMETERS[form]:  # not by assignment, because `mean` and `sigma` are also properties
+            self._parameters[name] = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
+        if form == "scaled":
+            self.register_buffer("start", torch.empty(2, dims, device=device, dtype=dtype))  # μ_0, σ_0
         GaussianMask.reset_parameters(self)
 
+    # --- center and width ---------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The center μ → [D]."""
+        return self.natural(self.size_parameters())[0] if self.form == "scaled" else self._direct("mean")
+
+    @property
+    def sigma(self) -> torch.Tensor:
+        """The width σ → [D]."""
+        return self.natural(self.size_parameters())[1] if self.form == "scaled" else self._direct("sigma")
+
+    def _direct(self, name: str) -> nn.Parameter:
+        """A parameter of the forms that learn mean and σ themselves."""
+        if (parameter := self._parameters.get(name)) is None:
+            raise AttributeError(f"{type(self).__name__} has no parameter {name!r}")
+        return parameter
+
+    def set_(
+        self,
+        *,
+        mean: torch.Tensor | float | Sequence[float] | None = None,
+        sigma: torch.Tensor | float | Sequence[float] | None = None,
+    ) -> None:
+        """Change the center, the width, or both: numbers, or one per axis."""
+        for row, value in enumerate((mean, sigma)):
+            if value is not None:
+                with torch.no_grad():
+                    if self.form == "scaled":  # a new start, from which nothing has been learned yet
+                        self.start[row] = torch.as_tensor(value, dtype=self.start.dtype)
+                        (self.shift, self.growth)[row].zero_()
+                    else:
+                        (self.mean, self.sigma)[row].copy_(torch.as_tensor(value, dtype=torch.float64))
+
     def reset_parameters(self) -> None:
-        """Restore the initial mean and σ; the mean is 0 if none was given and the mask is in no layer."""
-        with torch.no_grad():
-            self.mean.copy_(torch.tensor(self.initial_mean or [0.0] * self.dims, dtype=torch.float64))
-            self.sigma.copy_(torch.tensor(self.initial_sigma, dtype=torch.float64))
+        """Restore the initial mean and σ. In no layer they are 0 and 0.075, unless the user gave them."""
+        self.set_(mean=self.initial_mean or [0.0] * self.dims, sigma=self.initial_sigma or [INITIAL_SIGMA] * self.dims)
 
     def attach(self, axes: Sequence[Axis]) -> None:
-        """Set the grid of the layer. If the user gave no mean, the mask starts at the current sample."""
+        """Set the grid of the layer, which decides where the mask starts unless the user or a loaded state did."""
         if self.initial_mean is None:
             self.initial_mean = [axis.current for axis in axes]
-            if not readable(self.mean) or not self.mean.any():  # otherwise a state was loaded
-                with torch.no_grad():
-                    self.mean.copy_(torch.tensor(self.initial_mean))
+            if _is_untouched(self.mean, 0.0):
+                self.set_(mean=self.initial_mean)
+        if self.initial_sigma is None:
+            fewest = INITIAL_TAPS if self.form == "scaled" else 0.0
+            self.initial_sigma = [max(INITIAL_SIGMA, fewest * axis.spacing) for axis in axes]
+            if _is_untouched(self.sigma, INITIAL_SIGMA):
+                self.set_(sigma=self.initial_sigma)
 
-    def size_parameters(self) -> tuple[nn.Parameter, ...]:
-        """The parameters that `bounds` needs. A layer refreshes its size when they change."""
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """The names of `size_parameters`."""
+        return ("start", "shift", "growth") if self.form == "scaled" else ("mean", "sigma")
+
+    def size_parameters(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that `bounds` needs. A layer refreshes its size when they change."""
+        if self.form == "scaled":
+            return self.start, self.shift, self.growth
         return self.mean, self.sigma
+
+    def natural(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Mean and σ, then any further parameters, from `size_parameters` or tensors in their place."""
+        if self.form != "scaled":
+            return tuple(parameters)
+        start, shift, growth, *others = parameters
+        return *scaled_values(start, damp(shift, self.damping), damp(growth, self.damping)), *others
+
+    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:  # type: ignore[override]
+        """Load a state of any form."""
+        _convert_state(state_dict, prefix, self.form)
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+
+    # --- the mask -----------------------------------------------------------------------------------------------------
 
     def bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Taps strictly between bounds[d, 0] and bounds[d, 1] are kept along axis d → [D, 2].
@@ -100,9 +184,18 @@ class GaussianMask(nn.Module):
             return bounds
         return torch.stack([ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
 
+    def bound_rate(self, bounds: Sequence[Sequence[float]]) -> float:
+        """How many times farther than a parameter a bound can move in a step, if the bounds are these.
+
+        A bound is a mean plus or minus 2.15 σ, and both may move.
+        """
+        if self.form != "scaled":
+            return 4.0
+        return RATE * 2 * max((high - low) / 2 for low, high in bounds)
+
     def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """The bounds on the grid that the mask was trained on → [D, 2]."""
-        mean, sigma = parameters
+        mean, sigma = self.natural(parameters)
         if self.threshold is None:
             return everything(mean, axes)
         if self.form == "authors":
@@ -139,8 +232,9 @@ class GaussianMask(nn.Module):
         )  # a list, because dynamo cannot trace a generator here
 
     def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        mean, sigma = (parameter.to(lines[0].dtype) for parameter in (self.mean, self.sigma))
-        kept = self._kept(self.bounds((mean.detach(), sigma.detach()), axes), lines, axes)
+        parameters = [parameter.to(lines[0].dtype) for parameter in self.size_parameters()]
+        kept = self._kept(self.bounds([parameter.detach() for parameter in parameters], axes), lines, axes)
+        mean, sigma, *_ = self.natural(parameters)
         mean, sigma = self.guarded(mean, sigma, axes)
         window = lines[0].new_ones(())
         for d, (x, keep) in enumerate(zip(lines, kept, strict=True)):
@@ -152,20 +246,20 @@ class GaussianMask(nn.Module):
         self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and σ […, D] after clamping. Gradients beyond the limits lead back or are zero."""
-        return guard(mean, sigma, coarser(axes)) if self.form == "guarded" else (mean, sigma)
+        return (mean, sigma) if self.form == "authors" else guard(mean, sigma, coarser(axes))
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         """The smallest |σ| per axis that the mask uses; 0 in the authors' form, which does not clamp it."""
-        return [SIGMA_FLOOR * axis.spacing if self.form == "guarded" else 0.0 for axis in coarser(axes)]
+        return [0.0 if self.form == "authors" else SIGMA_FLOOR * axis.spacing for axis in coarser(axes)]
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
         """Distance from the center at which a factor of the mask falls to the threshold."""
         return sigma * math.sqrt(-2.0 * math.log(self.threshold or 1.0))
 
     def extra_repr(self) -> str:
-        mean = "None" if self.initial_mean is None else _format_parameter(self.mean, self.initial_mean)
+        mean = "None" if self.initial_mean is None else _format(self.mean, self.initial_mean)
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        sigma = _format_parameter(self.sigma, self.initial_sigma)
+        sigma = _format(self.sigma, self.initial_sigma or [INITIAL_SIGMA])
         return f"{self.dims}, mean={mean}, sigma={sigma}, threshold={self.threshold}{form}"
 
 
@@ -174,7 +268,7 @@ class RotatedGaussianMask(GaussianMask):
 
     σ_0 and σ_1 belong to the rotated axes u = R(φ)(x − μ), R(φ) = [[cos φ, sin φ], [−sin φ, cos φ]]. The kernel is
     cropped to the bounding box of the ellipse on which the mask equals the threshold. `angle` is the initial φ in
-    radians; the other arguments are those of `GaussianMask`.
+    radians; the other arguments are those of `GaussianMask`. There is no form "authors".
     """
 
     def __init__(
@@ -182,15 +276,18 @@ class RotatedGaussianMask(GaussianMask):
         dims: int = 2,
         *,
         mean: float | Sequence[float] | None = None,
-        sigma: float | Sequence[float] = 0.075,
+        sigma: float | Sequence[float] | None = None,
         angle: float = 0.0,
         threshold: float | None = 0.1,
+        form: str = "guarded",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         if dims != 2:
             raise ArgumentError(f"RotatedGaussianMask rotates in a plane: dims must be 2; got {dims}")
-        super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, device=device, dtype=dtype)
+        if form not in FORMS[:2]:
+            unknown_name("form of a RotatedGaussianMask", form, FORMS[:2])
+        super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, form=form, device=device, dtype=dtype)
         (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))
 
@@ -198,11 +295,15 @@ class RotatedGaussianMask(GaussianMask):
         super().reset_parameters()
         nn.init.constant_(self.angle, self.initial_angle)
 
-    def size_parameters(self) -> tuple[nn.Parameter, ...]:
-        return self.mean, self.sigma, self.angle
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        return *super().size_names, "angle"
+
+    def size_parameters(self) -> tuple[torch.Tensor, ...]:
+        return *super().size_parameters(), self.angle
 
     def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        mean, sigma, angle = parameters
+        mean, sigma, angle = self.natural(parameters)
         if self.threshold is None:
             return everything(mean, axes)
         mean, sigma = guarded_values(mean, sigma, coarsest(axes))
@@ -210,8 +311,9 @@ class RotatedGaussianMask(GaussianMask):
         return keep_enough(mean, self._reach(width), axes)
 
     def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        mean, sigma, angle = (p.to(lines[0].dtype) for p in self.size_parameters())
-        rows, columns = self._kept(self.bounds((mean.detach(), sigma.detach(), angle.detach()), axes), lines, axes)
+        parameters = [parameter.to(lines[0].dtype) for parameter in self.size_parameters()]
+        rows, columns = self._kept(self.bounds([p.detach() for p in parameters], axes), lines, axes)
+        mean, sigma, angle = self.natural(parameters)
         mean, sigma = self.guarded(mean, sigma, axes)
         cos, sin = angle.cos(), angle.sin()
         x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
@@ -228,11 +330,33 @@ class RotatedGaussianMask(GaussianMask):
         return [SIGMA_FLOOR * axis.spacing for axis in coarsest(coarser(axes))]
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, angle={_format_parameter(self.angle, [self.initial_angle])}"
+        return f"{super().extra_repr()}, angle={_format(self.angle, [self.initial_angle])}"
 
 
-def _format_parameter(parameter: nn.Parameter, initial: Sequence[float]) -> str:
-    """The value of a parameter to three digits, or its initial value if it is on the meta device."""
-    real = type(parameter) is nn.Parameter and not parameter.is_meta
-    texts = [f"{value:.3g}" for value in (parameter.tolist() if real else initial)]
+def scaled_values(start: torch.Tensor, shift: torch.Tensor, growth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and σ […, D] of a scaled mask that started at `start` […, 2, D]."""
+    mean, sigma = start.unbind(-2)
+    return mean + RATE * sigma * shift, sigma * torch.exp(RATE * growth)
+
+
+def _convert_state(state: dict[str, torch.Tensor], prefix: str, form: str) -> None:
+    """Replace the entries of a mask in a state by those of another form, if it has those of another form."""
+    keys = {name: prefix + name for name in ("start", "shift", "growth", "mean", "sigma")}
+    if form == "scaled" and keys["sigma"] in state and keys["growth"] not in state:
+        mean, sigma = state.pop(keys["mean"]), state.pop(keys["sigma"])
+        state[keys["start"]] = torch.stack([mean, sigma.abs()])
+        state[keys["shift"]], state[keys["growth"]] = torch.zeros_like(mean), torch.zeros_like(sigma)
+    elif form != "scaled" and keys["growth"] in state and keys["sigma"] not in state:
+        start, shift, growth = (state.pop(keys[name]) for name in ("start", "shift", "growth"))
+        state[keys["mean"]], state[keys["sigma"]] = scaled_values(start, shift, growth)
+
+
+def _is_untouched(tensor: torch.Tensor, value: float) -> bool:
+    """Whether a tensor still has the value it was made with. One that cannot be read has."""
+    return not readable(tensor.detach()) or bool((tensor == value).all())
+
+
+def _format(tensor: torch.Tensor, initial: Sequence[float]) -> str:
+    """The value of a tensor to three digits, or its initial value if it cannot be read, as on the meta device."""
+    texts = [f"{value:.3g}" for value in (tensor.tolist() if readable(tensor.detach()) else initial)]
     return texts[0] if len(set(texts)) == 1 else "(" + ", ".join(texts) + ")"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import nn
 
+from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
@@ -15,8 +16,6 @@ from .kernels import KernelGenerator, Placement
 
 if TYPE_CHECKING:
     from ._mask import GaussianMask
-
-CENTRE_SPREAD = 5 / 3  # generators with centers start them within this many σ of the mask's mean
 
 Self = TypeVar("Self", bound="SizedKernel")
 
@@ -32,6 +31,8 @@ class SizedKernel(nn.Module):
     mask: GaussianMask | None
     bias: nn.Parameter | None
     _half: torch.dtype | None = None  # the half precision of the layer, if it was converted to one
+    parametrization: str
+    inputs_per_output: int
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,12 +74,14 @@ class SizedKernel(nn.Module):
         """Set the grid and tell mask and generator. Fresh parameters of the generator move to where the mask starts."""
         self._grid = grid
         self._extent = Extent(grid.axes)
-        center = radius = None
+        center = sigma = None
         if self.mask is not None:
             self.mask.attach(grid.axes)
-            center = self.mask.initial_mean
-            radius = [min(1.0, CENTRE_SPREAD * abs(sigma)) for sigma in self.mask.initial_sigma]
-        self.generator.attach(Placement(grid.axes, center, radius), fresh=fresh)
+            center, sigma = self.mask.initial_mean, self.mask.initial_sigma
+        placement = Placement(grid.axes, center, sigma, self.inputs_per_output, self.parametrization == "scaled")
+        if self.mask is not None and self.mask.form == "scaled":
+            self.mask.damping = damping(self.generator.channels * placement.taps)
+        self.generator.attach(placement, fresh=fresh)
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import torch
 from torch import nn
 
@@ -12,19 +9,11 @@ from ..._arguments import positive_int
 from ..._context import no_autocast
 from ..._hooks import hooks_of
 from ...errors import ArgumentError
-from .._grid import Axis
+from .._damping import damp, damping
 from ._linear import Affine
+from ._placement import Placement
 
-
-class Placement(NamedTuple):
-    """Where a layer samples its generator: the axes of its grid, and the region center ± radius of its initial mask.
-
-    Center and radius are None for a layer without a mask.
-    """
-
-    axes: Sequence[Axis]
-    center: Sequence[float] | None = None
-    radius: Sequence[float] | None = None
+NEGLIGIBLE = 0.01  # relative to the largest eigenvalue: smaller ones are noise as soon as the features change
 
 
 class KernelGenerator(nn.Module):
@@ -37,9 +26,9 @@ class KernelGenerator(nn.Module):
 
     A layer makes a generator as `generator(dims, channels, device=…, dtype=…)`, so further arguments need defaults;
     the networks of `flexconv.models` pass options by keyword. It then calls `attach` with its `Placement`. A generator
-    whose initial parameters should depend on the grid or on the mask defines `place_parameters`, and also calls it at
-    the end of `reset_parameters`. A generator that learns its own size, so that it needs no mask, defines
-    `size_parameters` and `bounds` as `GaussianMask` does.
+    whose initial parameters should depend on the grid or on the mask extends `place_parameters`. Every generator calls
+    it at the end of `reset_parameters` if it has a placement. A generator that learns its own size, so that it needs no
+    mask, defines `size_parameters` and `bounds` as `GaussianMask` does.
 
     Arguments:
         dims: number of spatial axes D.
@@ -55,6 +44,7 @@ class KernelGenerator(nn.Module):
         self.dims = positive_int("dims", dims)
         self.channels = positive_int("channels", channels)
         self._placement: Placement | None = None
+        self.damping = 1.0
 
     @property
     def output_map(self) -> Affine | None:
@@ -72,12 +62,16 @@ class KernelGenerator(nn.Module):
         """The input of the output map, at points [n, D] → [n, width]."""
         raise NotImplementedError(f"{type(self).__name__} must define features(points)")
 
+    def damped_features(self, points: torch.Tensor) -> torch.Tensor:
+        """The same, with the smaller gradients of a layer with scaled parametrization (`_damping.py`)."""
+        return damp(self.features(points), self.damping)
+
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         """Kernel values at points [n, D] → [n, channels]."""
         if self.output_map is None:
             name = type(self).__name__
             raise NotImplementedError(f"{name} must define evaluate(points), or features(points) and output_map")
-        return self.output_map(self.features(points))
+        return self.output_map(self.damped_features(points))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again."""
@@ -89,11 +83,46 @@ class KernelGenerator(nn.Module):
         `fresh`: the parameters were drawn just now, without knowledge of the grid, and may be moved to suit it.
         """
         self._placement = placement
+        self.damping = damping(self.channels * placement.taps) if placement.scaled else 1.0
         if fresh:
             self.place_parameters(placement)
 
     def place_parameters(self, placement: Placement) -> None:
-        """Adapt parameters that were just drawn to the grid and the mask of a layer. Does nothing by default."""
+        """Adapt parameters that were just drawn to the grid and the mask of a layer.
+
+        By default, the output map is changed such that kernels have the size, and change in a step of an optimizer as
+        much, as those of a plain convolution.
+        """
+        if placement.scaled and self.output_map is not None:
+            self._orthonormalize(self.output_map, placement)
+
+    @torch.no_grad()
+    def _orthonormalize(self, output: Affine, placement: Placement) -> None:
+        """Make the output map act on an orthonormal basis of kernels, and draw its parameters.
+
+        Let H [taps, width + 1] be the features under the mask, and the mask itself for the bias. A kernel is H B θ with
+        a constant matrix B. In a step of gradient descent its parameters θ change by Bᵀ Hᵀ · gradient and the kernel by
+        H B Bᵀ Hᵀ · gradient, while a plain convolution changes by the gradient. In the span of H the two are the same
+        if B Bᵀ = (Hᵀ H)⁻¹. Directions in which the features hardly differ are amplified less than that.
+
+        The parameters are drawn such that outputs have the same variance as behind `torch.nn.Conv2d`, for inputs that
+        are independent from tap to tap as well as for constant ones, whichever gives the larger outputs.
+        """
+        width = output.in_features + 1
+        output.basis = torch.eye(width, device=output.bias.device, dtype=output.bias.dtype)
+        if output.bias.is_meta:
+            return
+        points, mask = placement.samples(device=output.bias.device, dtype=self.compute_dtype)
+        features = torch.cat([self.features(points), points.new_ones(len(points), 1)], 1) * mask.unsqueeze(1)
+        sizes = features.norm(dim=0)
+        scales = torch.where(sizes > 0, 1 / sizes, 0.0)  # a feature may be 0 on all of these taps
+        features = (features * scales).double()
+        values, vectors = torch.linalg.eigh(features.t() @ features)
+        basis = vectors * (values.clamp(min=0) + NEGLIGIBLE * values[-1]).rsqrt()  # [width, width], columns are kernels
+        output.basis.copy_((basis * scales.unsqueeze(1)).t())
+        kernels = features @ basis
+        energy = torch.maximum(kernels.square().sum(), kernels.sum(0).square().sum())
+        output.reset_parameters(float((placement.inputs * energy).rsqrt()))
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
         if coordinates.ndim < 1 or coordinates.shape[0] != self.dims:

@@ -14,6 +14,8 @@ from ._base import Placement
 from ._mfn import MultiplicativeFilterNetwork
 
 GAMMA_SHAPES = ("per_filter", "shared")
+CENTER_SPREAD = 5 / 3  # centers start within this many σ of the mask's mean
+NARROWEST = 0.35  # the largest initial γ under a mask, relative to 1/σ of the mask
 
 
 class GaborNet(MultiplicativeFilterNetwork):
@@ -27,8 +29,9 @@ class GaborNet(MultiplicativeFilterNetwork):
         gamma_shape: γ ~ Gamma(α/(l+1), β) in filter l = 0, 1, … ("per_filter": wide and narrow envelopes), or
             Gamma(α/filters, β) in all of them ("shared").
         alpha, beta: shape and rate of that Gamma distribution.
-        input_scale: initial frequencies are W ~ U(±1/√D) · γ · input_scale/√filters. None: 25.6 for an axis of up to
-            33 taps and proportionally more for a longer one; 25.6 for a network outside a layer.
+        input_scale: initial frequencies are W ~ U(±1/√D) · γ · input_scale/√filters. None: as high as the grid of the
+            layer represents, with γ scaled down to suit the mask. In a layer with the parametrization of the paper,
+            None is 25.6 for an axis of up to 33 taps and proportionally more for a longer one; outside a layer, 25.6.
         center, spread: initial envelope centers are μ ~ U(center ± spread), numbers or one per axis. None: around the
             layer's mask, over 5/3 of its σ, or all of [−1, 1] without a mask. (The authors draw them around 0 even if
             the mask is at +1.)
@@ -91,10 +94,29 @@ class GaborNet(MultiplicativeFilterNetwork):
 
     def place_parameters(self, placement: Placement) -> None:
         """Also move the centers, drawn on [−1, 1], to the region of the mask, unless the user set `center`/`spread`."""
-        super().place_parameters(placement)
         if self.center is None and self.spread is None and placement.center is not None:
-            assert placement.radius is not None
-            self._place_centres(placement.center, placement.radius)
+            assert placement.sigma is not None
+            radius = [min(1.0, CENTER_SPREAD * abs(sigma)) for sigma in placement.sigma]
+            self._place_centres(placement.center, radius)
+        super().place_parameters(placement)
+
+    @torch.no_grad()
+    def _limit_band(self, placement: Placement) -> None:
+        """Widen the envelopes to more than the mask, then draw frequencies."""
+        if placement.sigma is not None:
+            limit = NARROWEST / self.gamma.new_tensor(placement.sigma).abs()
+        else:
+            nyquist = self.gamma.new_tensor([math.pi / axis.spacing for axis in placement.axes])
+            limit = (nyquist / 16).clamp(max=3.0)
+        if self.gamma.shape[-1] == 1 or self.theta is not None:  # one γ for all axes, or turned axes
+            limit = limit.amin().expand(self.gamma.shape[-1])
+        if not self.gamma.is_meta:
+            self.gamma.mul_(limit / self.gamma.abs().amax((0, 1)))
+        super()._limit_band(placement)
+
+    def _envelope_precision(self) -> torch.Tensor:
+        precision = self.gamma.square().amax(1).sum(0)
+        return precision.amax().expand(self.dims) if self.theta is not None else precision.expand(self.dims)
 
     def _place_centres(self, center: Sequence[float], radius: Sequence[float]) -> None:
         with torch.no_grad():

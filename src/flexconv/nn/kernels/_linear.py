@@ -19,6 +19,8 @@ class Affine(nn.Module):
     """A linear map. Weight ~ U(±weight_range), bias ~ U(±bias_range); both default to 1/√in, as in `nn.Linear`.
 
     With weight norm, W = g · v / ‖v‖ for each row: direction `weight_v` and length `weight_g` are separate parameters.
+    `basis` [in + 1, in + 1] is a constant matrix or None. With it, the map is [W b] · basis · [x 1]. It decides how far
+    a step of an optimizer moves the outputs.
     """
 
     def __init__(
@@ -44,26 +46,52 @@ class Affine(nn.Module):
         else:
             self.weight = weight
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        self.basis: torch.Tensor | None
+        self.register_buffer("basis", None)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw weight and bias again."""
+    def reset_parameters(self, limit: float | None = None) -> None:
+        """Draw weight and bias again, from U(±limit) if one is given."""
         weight = self.weight_v if self.weight_norm else self.weight
-        nn.init.uniform_(weight, -self.weight_range, self.weight_range)
-        nn.init.uniform_(self.bias, -self.bias_range, self.bias_range)
+        weight_range, bias_range = (self.weight_range, self.bias_range) if limit is None else (limit, limit)
+        nn.init.uniform_(weight, -weight_range, weight_range)
+        nn.init.uniform_(self.bias, -bias_range, bias_range)
         if self.weight_norm:
             with torch.no_grad():
                 self.weight_g.copy_(weight.norm(dim=1, keepdim=True))
 
     def effective_weight(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight matrix [out, in], with weight norm applied."""
+        """The weight matrix [out, in], with weight norm and basis applied."""
+        return self._effective(dtype)[:, :-1] if self.basis is not None else self._normed_weight(dtype)
+
+    def effective_bias(self, dtype: torch.dtype) -> torch.Tensor:
+        """The bias [out], with the basis applied."""
+        return self._effective(dtype)[:, -1] if self.basis is not None else self.bias.to(dtype)
+
+    def _effective(self, dtype: torch.dtype) -> torch.Tensor:
+        """Weight and bias [out, in + 1], times the basis."""
+        assert self.basis is not None
+        both = torch.cat([self._normed_weight(dtype), self.bias.to(dtype).unsqueeze(1)], 1)
+        return matmul(both, self.basis.to(dtype))
+
+    def _normed_weight(self, dtype: torch.dtype) -> torch.Tensor:
         if not self.weight_norm:
             return self.weight.to(dtype)
         v = self.weight_v.to(dtype)
         return self.weight_g.to(dtype) * v / v.norm(dim=1, keepdim=True)
 
+    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:  # type: ignore[override]
+        """Load a state with or without a basis, which stands for the identity."""
+        key, bias = f"{prefix}basis", state_dict.get(f"{prefix}bias")
+        width = self.in_features + 1
+        if self.basis is None and key in state_dict:
+            self.basis = torch.eye(width, device=self.bias.device, dtype=self.bias.dtype)
+        elif self.basis is not None and bias is not None:
+            state_dict.setdefault(key, torch.eye(width, device=bias.device, dtype=bias.dtype))
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return affine(x, self.effective_weight(x.dtype), self.bias)
+        return affine(x, self.effective_weight(x.dtype), self.effective_bias(x.dtype))
 
     def extra_repr(self) -> str:
         norm = ", weight_norm=True" if self.weight_norm else ""

@@ -19,6 +19,10 @@ from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
 PAPER_INPUT_SCALE, PAPER_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
+MIX_SIZE = (
+    5.0  # of hidden maps: shared by all kernels, they have large gradients, and should change slowly nevertheless
+)
+LAST_SHARE = 0.8  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):
@@ -27,8 +31,9 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     Parameters of all filters are stacked along their first axis: `frequency` [filters, hidden, D] in rad per unit,
     `phase` [filters, hidden], `mix_weight` [layers, hidden, hidden], `mix_bias` [layers, hidden].
 
-    `input_scale` sets the initial frequencies. None: 25.6, and proportionally more for an axis of more than 33 taps,
-    so that kernels can change from tap to tap as on the paper's grid.
+    `input_scale` sets the initial frequencies. None: as high as the grid of the layer represents, together with the
+    envelopes and the mask (`Placement.band`). In a layer with the parametrization of the paper, and outside a layer, it
+    is 25.6, and proportionally more for an axis of more than 33 taps.
     """
 
     def __init__(
@@ -74,11 +79,34 @@ class MultiplicativeFilterNetwork(KernelGenerator):
         self.output.reset_parameters()
 
     def place_parameters(self, placement: Placement) -> None:
-        """Raise the frequencies to those of a longer grid, unless the user set `input_scale`."""
-        if self.input_scale is None:
+        """Suit the frequencies to the grid, unless the user set `input_scale`, and scale the maps."""
+        if placement.scaled:
+            bound = MIX_SIZE * math.sqrt(6 / self.hidden)
+            nn.init.uniform_(self.mix_weight, -bound, bound)
+            nn.init.uniform_(self.mix_bias, -MIX_SIZE, MIX_SIZE)
+        if self.input_scale is None and placement.scaled:
+            self._limit_band(placement)
+        elif self.input_scale is None:
             finer = self.frequency.new_tensor([max(1.0, axis.size / PAPER_TAPS) for axis in placement.axes])
             with torch.no_grad():
                 self.frequency.mul_(finer)
+        super().place_parameters(placement)
+
+    @torch.no_grad()
+    def _limit_band(self, placement: Placement) -> None:
+        """Draw frequencies whose products, with envelopes and mask, end at the Nyquist frequency of the grid.
+
+        A product of filters has the sum of their frequencies, so each filter gets a share of the band.
+        """
+        band = placement.band(self._envelope_precision())
+        shares = band.new_full((self.filters,), (1 - LAST_SHARE) / max(self.layers, 1))
+        shares[-1] = 1 - shares[:-1].sum()
+        nn.init.uniform_(self.frequency, -1.0, 1.0)
+        self.frequency.mul_(shares[:, None, None] * band)
+
+    def _envelope_precision(self) -> torch.Tensor:
+        """Σ over filters of the largest γ² of a channel → [D]. Here: no envelopes."""
+        return self.frequency.new_zeros(self.dims)
 
     def filter_values(self, points: torch.Tensor) -> torch.Tensor:
         """All filters at points [n, D] → [filters, n, hidden]. Here: sin(W x + b)."""

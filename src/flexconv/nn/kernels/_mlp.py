@@ -58,6 +58,8 @@ class MLP(KernelGenerator):
         for module in (*self.maps, *self.norms):
             if isinstance(module, Affine | nn.LayerNorm):
                 module.reset_parameters()
+        if self._placement is not None:
+            self.place_parameters(self._placement)
 
     @property
     def output_map(self) -> Affine:

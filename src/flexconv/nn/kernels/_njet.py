@@ -14,6 +14,7 @@ from ..._matmul import matmul
 from ...errors import ArgumentError, ArgumentTypeError
 from .._grid import Axis
 from ._base import KernelGenerator, Placement
+from ._placement import CUTOFF
 
 
 class NJet(KernelGenerator):
@@ -67,12 +68,28 @@ class NJet(KernelGenerator):
         """α ~ N(0, 1), s = 0."""
         nn.init.normal_(self.alpha)
         nn.init.zeros_(self.scale)
+        if self._placement is not None:
+            self.place_parameters(self._placement)
 
     def attach(self, placement: Placement, *, fresh: bool = False) -> None:
         """Normalise over this grid. The first grid also sets the unit, unless the user gave one."""
-        super().attach(placement, fresh=fresh)
         self.axes = tuple(placement.axes)
         self.unit = self.unit or [axis.spacing for axis in self.axes]
+        super().attach(placement, fresh=fresh)
+
+    @torch.no_grad()
+    def place_parameters(self, placement: Placement) -> None:
+        """Raise s until the spectrum ends at the Nyquist frequency, and scale α as weights of a plain convolution."""
+        if not placement.scaled or self.alpha.is_meta:
+            return
+        band = placement.band(self.scale.new_zeros(self.dims)).tolist()  # a mask is rare: an N-Jet has its own size
+        highest = [(math.sqrt(self.order) + CUTOFF) / unit for unit in self._unit()]  # at s = 0
+        ratio = max(frequency / limit for frequency, limit in zip(highest, band, strict=True))
+        self.scale.fill_(max(0.0, math.log2(ratio)))
+        points, _ = Placement(placement.axes).samples(device=self.alpha.device, dtype=self.compute_dtype)
+        basis = self.derivatives(points)
+        energy = torch.maximum(basis.square().sum(), basis.sum(0).square().sum())
+        self.alpha.mul_((3 * placement.inputs * energy).rsqrt())
 
     def size_parameters(self) -> tuple[nn.Parameter, ...]:
         """The parameters that `bounds` needs."""
@@ -88,6 +105,10 @@ class NJet(KernelGenerator):
         return torch.stack(sides)
 
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
+        return matmul(self.derivatives(points), self.alpha.to(points.dtype).t())
+
+    def derivatives(self, points: torch.Tensor) -> torch.Tensor:
+        """The Gaussian derivatives of `orders` at points [n, D] → [n, len(orders)]."""
         scale = self.scale.to(points.dtype)
         axes = self.axes or [Axis(1, causal=False)] * self.dims
         low, high = self.bounds((scale.detach(),), axes).unbind(1)
@@ -109,7 +130,7 @@ class NJet(KernelGenerator):
             hermite.append(2 * u * hermite[n] - 2 * n * hermite[n - 1])
         derivative = [(-1 / math.sqrt(2.0)) ** n * hermite[n] * gauss for n in range(self.order + 1)]
         products = [torch.stack([derivative[n_d][:, d] for d, n_d in enumerate(n)]).prod(0) for n in self.orders]
-        return matmul(torch.stack(products, -1) / total, self.alpha.to(points.dtype).t())
+        return torch.stack(products, -1) / total
 
     def _unit(self) -> list[float]:
         if self.unit is None:

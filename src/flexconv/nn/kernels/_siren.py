@@ -11,8 +11,11 @@ from torch import nn
 
 from ..._arguments import positive_int
 from ...errors import ArgumentError, ArgumentTypeError
-from ._base import KernelGenerator
+from ._base import KernelGenerator, Placement
 from ._linear import Affine
+
+PAPER_OMEGA = 30.0
+WIDENING = 2.5  # about as many times wider than its argument is the spectrum of a sine of sines
 
 
 class SIREN(KernelGenerator):
@@ -22,7 +25,8 @@ class SIREN(KernelGenerator):
 
     Arguments:
         hidden, layers: width, and number of linear maps including the last (3: two sines).
-        omega_0: frequency factor of each sine.
+        omega_0: frequency factor of each sine. None: such that kernels start below the Nyquist frequency of the layer's
+            grid; 30 in a layer with the parametrization of the paper, and outside a layer.
         learn_omega_0: make it a parameter, one per sine.
         weight_norm: learn length and direction of each weight row separately.
 
@@ -35,7 +39,7 @@ class SIREN(KernelGenerator):
         *,
         hidden: int = 32,
         layers: int = 3,
-        omega_0: float = 30.0,
+        omega_0: float | None = None,
         learn_omega_0: bool = False,
         weight_norm: bool = False,
         device: torch.device | str | None = None,
@@ -46,6 +50,8 @@ class SIREN(KernelGenerator):
             raise ArgumentError(
                 f"a {type(self).__name__} needs at least 2 linear maps, or it has no sine; got {layers=}"
             )
+        self.follows_grid = omega_0 is None
+        omega_0 = PAPER_OMEGA if omega_0 is None else omega_0
         if not isinstance(omega_0, Real):
             raise ArgumentTypeError(f"omega_0 must be a number; got {omega_0!r}")
         if omega_0 == 0 or not math.isfinite(omega_0):
@@ -69,6 +75,31 @@ class SIREN(KernelGenerator):
         for linear in self.maps:
             assert isinstance(linear, Affine)
             linear.reset_parameters()
+        if self._placement is not None:
+            self.place_parameters(self._placement)
+
+    def place_parameters(self, placement: Placement) -> None:
+        """Suit the frequencies to the grid, unless the user set `omega_0`, then scale the output map."""
+        if self.follows_grid and placement.scaled:
+            self._limit_band(placement)
+        super().place_parameters(placement)
+
+    @torch.no_grad()
+    def _limit_band(self, placement: Placement) -> None:
+        """Set ω_0 such that the spectrum, which every further sine widens, ends about at the Nyquist frequency.
+
+        Weights of the hidden maps are drawn ∝ 1/ω_0, so their products with ω_0 stay as they were.
+        """
+        first, *hidden = (linear for linear in self.maps[:-1] if isinstance(linear, Affine))
+        band = placement.band(first.bias.new_zeros(self.dims)) / WIDENING ** len(hidden)
+        weight = first.weight_v if first.weight_norm else first.weight
+        weight.mul_(band / band.amax())
+        if first.weight_norm:
+            first.weight_g.copy_(weight.norm(dim=1, keepdim=True))
+        factor = self.dims * band.amax() / self.initial_omega_0
+        self.omega_0.mul_(factor)
+        for linear in hidden:
+            (linear.weight_g if linear.weight_norm else linear.weight).div_(factor)
 
     def sine(self, linear: Affine, omega: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """sin(ω_0 (W x + b))."""
@@ -87,7 +118,8 @@ class SIREN(KernelGenerator):
         return h
 
     def extra_repr(self) -> str:
-        return f"{self.dims}, {self.channels}, omega_0={self.initial_omega_0:g}, learn_omega_0={self.learn_omega_0}"
+        omega = "None" if self.follows_grid else f"{self.initial_omega_0:g}"
+        return f"{self.dims}, {self.channels}, omega_0={omega}, learn_omega_0={self.learn_omega_0}"
 
 
 class NSIREN(SIREN):

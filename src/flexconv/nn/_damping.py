@@ -1,0 +1,24 @@
+"""Smaller gradients for parameters that many kernels share.
+
+All values of all kernels of a layer, out × in channels × taps, depend on the hidden parameters of the generator
+and on the mask, so the gradients of these are sums over as many terms. A step of gradient descent at a rate that suits
+other parameters would throw them far off. Their gradients are therefore divided by the square root of the number of
+values, as Esser et al. (Learned Step Size Quantization, 2020) do for a step size that many weights share. Optimizers
+that normalize gradients, such as Adam, are not affected.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def damping(values: int) -> float:
+    """The factor of the gradient of parameters that this many values share."""
+    return 1 / math.sqrt(values)
+
+
+def damp(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """x, with its gradient multiplied by a factor."""
+    return x if factor == 1.0 else factor * x + (1.0 - factor) * x.detach()

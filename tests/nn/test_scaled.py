@@ -1,0 +1,281 @@
+"""Layers with scaled parametrization: initial kernels, steps of optimizers, masks, and states."""
+
+import functools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flexconv import (
+    FlexConv1d,
+    FlexConv2d,
+    FlexConv3d,
+    GaussianMask,
+    RotatedGaussianMask,
+    create_model,
+    from_pretrained,
+)
+from flexconv.errors import ArgumentError
+from flexconv.models import save_pretrained
+from flexconv.nn import GaborNet, MAGNet, NJet
+from flexconv.nn._damping import damp
+from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
+
+Scaled1d, Scaled2d, Scaled3d = (
+    functools.partial(layer, parametrization="scaled") for layer in (FlexConv1d, FlexConv2d, FlexConv3d)
+)
+
+GRIDS = {
+    "1d": functools.partial(Scaled1d, kernel_size=101),
+    "causal": functools.partial(Scaled1d, kernel_size=784, padding="causal"),
+    "causal-wide": functools.partial(
+        Scaled1d, kernel_size=784, padding="causal", mask=GaussianMask(1, sigma=0.354, form="scaled")
+    ),
+    "2d": functools.partial(Scaled2d, kernel_size=33),
+    "small": functools.partial(Scaled2d, kernel_size=3),
+    "oblong": functools.partial(Scaled2d, kernel_size=(5, 31)),
+    "whole": functools.partial(Scaled2d, kernel_size=33, mask=None),
+    "rotated": functools.partial(Scaled2d, kernel_size=15, mask=RotatedGaussianMask(form="scaled")),
+    "3d": functools.partial(Scaled3d, kernel_size=9),
+}
+
+
+# --- initial kernels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "njet"])
+def test_initial_frequencies_are_below_nyquist(grid, generator):
+    torch.manual_seed(0)
+    options = {"mask": None} if generator == "njet" else {}
+    layer = GRIDS[grid](4, 6, generator=generator, **options)
+    limits = torch.tensor(nyquist(list(layer.kernel_size)))
+    assert (max_frequency(layer) <= limits * (1 + 1e-5)).all()
+
+
+def test_steerable_envelopes_start_below_nyquist():
+    layer = Scaled2d(2, 3, 15, generator=functools.partial(MAGNet, steerable=True))
+    assert (max_frequency(layer) <= torch.tensor(nyquist([15, 15])) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("generator", ["magnet", "siren", "nsiren"])
+@pytest.mark.parametrize("grid", ["2d", "causal-wide"])
+def test_initial_kernels_have_little_energy_beyond_nyquist(grid, generator):
+    torch.manual_seed(0)
+    scaled = energy_beyond_nyquist(GRIDS[grid](4, 6, generator=generator))
+    assert scaled < 0.05
+
+
+@pytest.mark.parametrize("kernel_size", [7, 15, 33, 101])
+def test_masks_start_with_seven_taps_or_more(kernel_size):
+    assert min(Scaled2d(1, 1, kernel_size).extent) >= 7
+    assert min(Scaled1d(1, 1, kernel_size, padding="causal").extent) >= 4  # the half in the past
+
+
+@pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp", "njet"])
+def test_outputs_are_at_most_as_large_as_behind_a_plain_convolution(generator):
+    torch.manual_seed(0)
+    mask = None if generator == "njet" else "gaussian"
+    layer = Scaled2d(16, 64, 15, generator=generator, mask=mask)
+    for x in (torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)):
+        inner = layer(x)[..., 8:-8, 8:-8]  # away from the padding
+        assert inner.var().item() < 1.7 * nn.Conv2d(16, 64, 5)(x).var().item()
+    constant = layer(torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17))[..., 8, 8]
+    assert constant.var().item() > 0.1
+
+
+def test_arguments_for_frequencies_are_respected():
+    torch.manual_seed(0)
+    layer = Scaled2d(2, 3, 15, generator=functools.partial(GaborNet, input_scale=100.0))
+    assert (max_frequency(layer) > 3 * torch.tensor(nyquist([15, 15]))).all()
+
+
+def test_unknown_parametrization_is_refused():
+    with pytest.raises(ArgumentError, match=r"parametrization.*'authors'"):
+        FlexConv2d(1, 1, 5, parametrization="authors")
+
+
+# --- steps of optimizers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp"])
+def test_output_map_acts_on_nearly_orthonormal_kernels(generator):
+    """A step on the output map changes a kernel by a projection of the gradient, as far as its features reach."""
+    torch.manual_seed(0)
+    layer = Scaled2d(1, 1, 15, generator=generator)
+    weight, bias = layer.generator.output_map.weight, layer.generator.output_map.bias
+    columns = []
+    for parameter in (weight, bias):
+        for index in range(parameter.numel()):
+            with torch.no_grad():
+                weight.zero_(), bias.zero_()
+                parameter.view(-1)[index] = 1.0
+                columns.append(layer.kernel().flatten())
+    values = torch.linalg.svdvals(torch.stack(columns, 1)).square()
+    assert 0.9 < values[0] < 1.0 + 1e-4
+    assert (values > 0.3).sum() >= 5
+
+
+def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolution():
+    torch.manual_seed(0)
+    x = F.avg_pool2d(torch.randn(8, 8, 40, 40), 5, 1, 2)[..., 4:-4, 4:-4]  # smooth, like pictures
+    target = torch.randn(8, 16, 32, 32)
+    layer, plain = Scaled2d(8, 16, 15), nn.Conv2d(8, 16, 7, padding=3)
+    before = layer.kernel().detach(), plain.weight.detach().clone()
+    for module in (layer, plain):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        F.mse_loss(module(x), target, reduction="sum").div(len(x) * 256).backward()
+        optimizer.step()
+    change = (layer.sample(((4, 11), (4, 11))) - before[0]).norm().item()
+    assert 0.3 < change / (plain.weight - before[1]).norm().item() < 2.0
+
+
+def test_adam_changes_the_size_by_less_than_a_percent_per_step():
+    layer = Scaled2d(4, 8, 33)
+    before = layer.mask.sigma.detach()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+    layer(torch.randn(2, 4, 16, 16)).square().sum().backward()
+    optimizer.step()
+    change = (layer.mask.sigma.detach() / before - 1).abs()
+    torch.testing.assert_close(change, torch.full((2,), 0.004), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("form", ["guarded", "scaled"])
+def test_weight_decay_does_not_shrink_scaled_masks(form):
+    layer = FlexConv2d(1, 1, 33, mask=GaussianMask(2, sigma=0.3, form=form), parametrization="scaled")
+    optimizer = torch.optim.SGD(layer.mask.parameters(), lr=1.0, weight_decay=0.05)
+    for _ in range(50):
+        layer.mask.zero_grad()
+        (0 * layer.kernel().sum()).backward()
+        optimizer.step()
+    assert layer.mask.sigma.tolist() == pytest.approx([0.3, 0.3] if form == "scaled" else [0.023, 0.023], rel=0.02)
+
+
+def test_gradients_of_shared_parameters_are_divided_by_the_number_of_values():
+    torch.manual_seed(0)
+    layer = Scaled2d(4, 8, 15)
+    values = 4 * 8 * math.prod(layer.extent)
+    layer.kernel().square().sum().backward()
+    damped = {name: p.grad.clone() for name, p in layer.named_parameters() if p.grad is not None}
+    layer.zero_grad()
+    layer.mask.damping = layer.generator.damping = 1.0
+    layer.kernel().square().sum().backward()
+    for name in ("mask.growth", "mask.shift", "generator.frequency", "generator.mix_weight"):
+        gradient = dict(layer.named_parameters())[name].grad
+        torch.testing.assert_close(damped[name] * math.sqrt(values), gradient, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(damped["generator.output.weight"], layer.generator.output.weight.grad)
+
+
+def test_damping_changes_gradients_only():
+    x = torch.randn(100, requires_grad=True)
+    y = damp(x, 0.01)
+    torch.testing.assert_close(y, x, rtol=1e-6, atol=0)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((100,), 0.01))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
+        functools.partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.05),
+        functools.partial(torch.optim.Adam, lr=1e-2),
+    ],
+    ids=["sgd", "adamw", "adam"],
+)
+def test_network_without_norms_learns_with_stock_optimizers(optimizer):
+    """Tell horizontal from vertical stripes of random phase, which needs kernels of some size."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        Scaled2d(1, 8, 15),
+        nn.ReLU(),
+        Scaled2d(8, 8, 15),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 2),
+    )
+    steps = optimizer(net.parameters())
+    position = torch.arange(12.0)
+    for _ in range(60):
+        labels = torch.randint(2, (32,))
+        stripes = torch.sin(position + 6.28 * torch.rand(32, 1))
+        x = torch.where(labels[:, None, None] == 0, stripes[:, None, :], stripes[:, :, None]).expand(32, 12, 12)
+        x = x.unsqueeze(1) + 0.3 * torch.randn(32, 1, 12, 12)
+        loss = F.cross_entropy(net(x), labels)
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+    assert loss.item() < 0.25
+
+
+# --- masks and states -------------------------------------------------------------------------------------------------
+
+
+def test_set_changes_center_and_width():
+    for form in ("guarded", "scaled", "authors"):
+        mask = GaussianMask(2, form=form)
+        mask.set_(sigma=0.3)
+        mask.set_(mean=[0.1, -0.2])
+        assert mask.sigma.tolist() == pytest.approx([0.3, 0.3])
+        assert mask.mean.tolist() == pytest.approx([0.1, -0.2])
+
+
+def test_layer_follows_set():
+    layer = Scaled2d(1, 1, 33)
+    layer.mask.set_(sigma=0.2)
+    assert layer.extent == (13, 13)
+    layer.mask.set_(sigma=2.0)
+    assert layer.extent == (33, 33)
+
+
+@pytest.mark.parametrize(("old", "new"), [("paper", "scaled"), ("scaled", "paper")])
+def test_states_load_across_parametrizations(old, new):
+    torch.manual_seed(0)
+    source, target = FlexConv2d(2, 3, 15, parametrization=old), FlexConv2d(2, 3, 15, parametrization=new)
+    with torch.no_grad():
+        for parameter in source.mask.parameters():
+            parameter.add_(0.05)
+    target.load_state_dict(source.state_dict())
+    assert target.extent == source.extent
+    torch.testing.assert_close(target.kernel(), source.kernel(), rtol=1e-5, atol=1e-7)
+
+
+def test_saved_and_loaded_layer_is_the_same():
+    torch.manual_seed(0)
+    source, target = Scaled2d(2, 3, 15), Scaled2d(2, 3, 15)
+    with torch.no_grad():
+        source.mask.growth.add_(0.1)
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(target.kernel(), source.kernel())
+
+
+def test_reset_of_all_modules_in_any_order_gives_suitable_kernels():
+    layer = Scaled2d(4, 6, 15)
+    with torch.no_grad():
+        layer.mask.growth.add_(0.5)
+    for module in reversed(list(layer.modules())):
+        module.reset_parameters()
+    layer.reset_parameters()
+    assert layer.extent == (7, 7)
+    assert (max_frequency(layer) <= torch.tensor(nyquist([15, 15])) * (1 + 1e-5)).all()
+
+
+def test_njet_outside_a_scaled_layer_is_the_published_one():
+    layer = FlexConv2d(1, 2, 15, generator=NJet, mask=None)
+    assert layer.generator.scale.item() == 0.0
+    assert Scaled2d(1, 2, 15, generator=NJet, mask=None).generator.scale.item() > 0.3
+
+
+@pytest.mark.parametrize("name", ["flexnet3", "flextcn2"])
+def test_networks_with_scaled_parametrization_are_saved_and_loaded(name, tmp_path):
+    size = {"length": 50} if name.startswith("flextcn") else {"image_size": 8}
+    model = create_model(name, in_channels=2, num_classes=3, parametrization="scaled", **size).eval()
+    save_pretrained(model, tmp_path / "net")
+    loaded = from_pretrained(tmp_path / "net")
+    x = torch.randn(2, 2, *(8, 8) if name == "flexnet3" else (50,))
+    with torch.no_grad():
+        assert torch.equal(model(x), loaded(x))
+    assert loaded.config["parametrization"] == "scaled"
