@@ -60,6 +60,7 @@ if TYPE_CHECKING or not is_command():
     from .nn import GaussianMask as GaussianMask
     from .nn import RotatedGaussianMask as RotatedGaussianMask
     from .nn import Streaming as Streaming
+    from .nn import parameter_groups as parameter_groups
     from .nn import refresh_extents as refresh_extents
     from .norm_scale import move_scale_to_norms as move_scale_to_norms
     from .resolution import at_resolution as at_resolution
@@ -86,6 +87,7 @@ __all__ = [
     "list_pretrained",
     "materialize",
     "move_scale_to_norms",
+    "parameter_groups",
     "recalibrate_batchnorm",
     "refresh_extents",
     "save_pretrained",

@@ -13,6 +13,7 @@ from ._grid import TapRange as TapRange
 from ._grid import coordinate_grid as coordinate_grid
 from ._grid import filled as filled
 from ._grid import mesh as mesh
+from ._groups import parameter_groups as parameter_groups
 from ._guard import effective_sigma as effective_sigma
 from ._half import FLOAT16_MAX as FLOAT16_MAX
 from ._half import HALF as HALF
@@ -62,5 +63,6 @@ __all__ = [
     "Streaming",
     "TapRange",
     "coordinate_grid",
+    "parameter_groups",
     "refresh_extents",
 ]
