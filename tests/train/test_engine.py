@@ -103,15 +103,18 @@ def test_capture_windows_have_room_to_grow(tmp_path):
     in_force = windows._windows[1]
 
     def fits(sigma):
-        nn.init.constant_(source.sigma, sigma)
-        return windows._fits(layer.axes, windows._bounds(windows._packed())[1], in_force)
+        source.set_(sigma=sigma)
+        bounds = windows._bounds(windows._packed())[1]
+        return windows._fits(layer.axes, bounds, in_force, windows._room(source, bounds))
+
+    room = windows._room(source, [])
 
     reach = math.sqrt(2 * math.log(10))
     width = in_force[0][1] - in_force[0][0]
     outside = (width + 1) / 2 * layer.axes[0].spacing / reach  # the mask reaches the first tap outside the window
     assert not fits(outside)
-    assert not fits(outside - 0.5 * windows._room() / reach)  # and may do so before the next check
-    assert fits(outside - 1.5 * windows._room() / reach)
+    assert not fits(outside - 0.5 * room / reach)  # and may do so before the next check
+    assert fits(outside - 1.5 * room / reach)
     assert fits(source.initial_sigma[0])
 
 

@@ -28,7 +28,7 @@ def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKer
     grid = mesh(lines)
     dtype = grid.dtype
     with no_autocast(grid.device.type):
-        features = layer.generator.damped_features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+        features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
         mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
         basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
         mix = torch.cat([output.effective_weight(dtype), output.effective_bias(dtype).unsqueeze(1)], 1)

@@ -215,7 +215,7 @@ class _Part(nn.Module):
             assert self.mask is not None
             return self.mask(lines, self.axes)
         grid = mesh(lines)
-        return self.generator.damped_features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+        return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 
 
 def _can_be_batched(layer: FlexConvNd) -> bool:

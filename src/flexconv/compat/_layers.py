@@ -58,7 +58,7 @@ def read_layer(
         mask = GaussianMask(
             kernel.dims, mean=0.0, threshold=0.1 if cropping else None, form="authors", dtype=mask_params.dtype
         )
-        mask.set_(mean=mask_params[:, 0], sigma=mask_params[:, 1])
+        _assign(mask, mean=mask_params[:, 0], sigma=mask_params[:, 1])
     layer = _LAYERS[kernel.dims](
         kernel.channels // len(bias),
         len(bias),

@@ -201,8 +201,8 @@ class FlexConv1d(FlexConvNd):
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
         mask: "gaussian", a `GaussianMask(…)` with other settings, or None for the whole grid without a mask (CKConv).
         parametrization: "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
-            "scaled" suits initial values and the effect of a step of an optimizer to the grid: kernels start below the
-            Nyquist frequency, as large as those of a plain convolution, and learn as fast at the usual learning rates.
+            "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as large as those
+            of a plain convolution, and learn as fast at the usual rates. The features of the generator stay fixed.
         algorithm: how to compute the convolution, see `flexconv.ops`.
 
     """

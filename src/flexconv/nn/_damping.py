@@ -1,10 +1,10 @@
-"""Smaller gradients for parameters that many kernels share.
+"""Smaller gradients for the parameters of a mask.
 
-All values of all kernels of a layer, out × in channels × taps, depend on the hidden parameters of the generator
-and on the mask, so the gradients of these are sums over as many terms. A step of gradient descent at a rate that suits
-other parameters would throw them far off. Their gradients are therefore divided by the square root of the number of
-values, as Esser et al. (Learned Step Size Quantization, 2020) do for a step size that many weights share. Optimizers
-that normalize gradients, such as Adam, are not affected.
+All values of all kernels of a layer, out × in channels × taps, depend on its mask, so the gradient of the mask is a sum
+over as many terms. A step of gradient descent at a rate that suits other parameters would throw it far off. Its
+gradient is therefore divided by the square root of the number of values, as Esser et al. (Learned Step Size
+Quantization, 2020) do for a step size that many weights share. Optimizers that normalize gradients, such as Adam, are
+not affected.
 """
 
 from __future__ import annotations

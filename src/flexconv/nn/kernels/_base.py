@@ -9,11 +9,10 @@ from ..._arguments import positive_int
 from ..._context import no_autocast
 from ..._hooks import hooks_of
 from ...errors import ArgumentError
-from .._damping import damp, damping
 from ._linear import Affine
 from ._placement import Placement
 
-NEGLIGIBLE = 0.01  # relative to the largest eigenvalue: smaller ones are noise as soon as the features change
+NEGLIGIBLE = 0.001  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
 
 
 class KernelGenerator(nn.Module):
@@ -44,7 +43,6 @@ class KernelGenerator(nn.Module):
         self.dims = positive_int("dims", dims)
         self.channels = positive_int("channels", channels)
         self._placement: Placement | None = None
-        self.damping = 1.0
 
     @property
     def output_map(self) -> Affine | None:
@@ -62,16 +60,12 @@ class KernelGenerator(nn.Module):
         """The input of the output map, at points [n, D] → [n, width]."""
         raise NotImplementedError(f"{type(self).__name__} must define features(points)")
 
-    def damped_features(self, points: torch.Tensor) -> torch.Tensor:
-        """The same, with the smaller gradients of a layer with scaled parametrization (`_damping.py`)."""
-        return damp(self.features(points), self.damping)
-
     def evaluate(self, points: torch.Tensor) -> torch.Tensor:
         """Kernel values at points [n, D] → [n, channels]."""
         if self.output_map is None:
             name = type(self).__name__
             raise NotImplementedError(f"{name} must define evaluate(points), or features(points) and output_map")
-        return self.output_map(self.damped_features(points))
+        return self.output_map(self.features(points))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again."""
@@ -83,17 +77,20 @@ class KernelGenerator(nn.Module):
         `fresh`: the parameters were drawn just now, without knowledge of the grid, and may be moved to suit it.
         """
         self._placement = placement
-        self.damping = damping(self.channels * placement.taps) if placement.scaled else 1.0
         if fresh:
             self.place_parameters(placement)
 
     def place_parameters(self, placement: Placement) -> None:
         """Adapt parameters that were just drawn to the grid and the mask of a layer.
 
-        By default, the output map is changed such that kernels have the size, and change in a step of an optimizer as
-        much, as those of a plain convolution.
+        By default, a layer with scaled parametrization learns the output map only, on an orthonormal basis of kernels.
+        The features stay as they are. All kernels of the layer share them, so a learning rate that suits the output map
+        would throw them far off, and they stay below the Nyquist frequency. `generator.requires_grad_()` trains them
+        all the same.
         """
         if placement.scaled and self.output_map is not None:
+            self.requires_grad_(False)
+            self.output_map.requires_grad_()
             self._orthonormalize(self.output_map, placement)
 
     @torch.no_grad()

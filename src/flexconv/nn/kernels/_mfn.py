@@ -19,9 +19,6 @@ from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
 PAPER_INPUT_SCALE, PAPER_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
-MIX_SIZE = (
-    5.0  # of hidden maps: shared by all kernels, they have large gradients, and should change slowly nevertheless
-)
 LAST_SHARE = 0.8  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
 
 
@@ -81,9 +78,9 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     def place_parameters(self, placement: Placement) -> None:
         """Suit the frequencies to the grid, unless the user set `input_scale`, and scale the maps."""
         if placement.scaled:
-            bound = MIX_SIZE * math.sqrt(6 / self.hidden)
+            bound = math.sqrt(6 / self.hidden)  # hidden values stay of about the same size from layer to layer
             nn.init.uniform_(self.mix_weight, -bound, bound)
-            nn.init.uniform_(self.mix_bias, -MIX_SIZE, MIX_SIZE)
+            nn.init.uniform_(self.mix_bias, -1.0, 1.0)
         if self.input_scale is None and placement.scaled:
             self._limit_band(placement)
         elif self.input_scale is None:
