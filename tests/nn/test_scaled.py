@@ -69,9 +69,9 @@ def test_initial_kernels_have_little_energy_beyond_nyquist(grid, generator):
 
 
 @pytest.mark.parametrize("kernel_size", [7, 15, 33, 101])
-def test_masks_start_with_five_taps_or_more(kernel_size):
-    assert min(Scaled2d(1, 1, kernel_size).extent) >= 5
-    assert min(Scaled1d(1, 1, kernel_size, padding="causal").extent) >= 3  # the half in the past
+def test_masks_start_with_seven_taps_or_more(kernel_size):
+    assert min(Scaled2d(1, 1, kernel_size).extent) >= 7
+    assert min(Scaled1d(1, 1, kernel_size, padding="causal").extent) >= 4  # the half in the past
 
 
 @pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp", "njet"])
@@ -122,13 +122,13 @@ def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolutio
     torch.manual_seed(0)
     x = F.avg_pool2d(torch.randn(8, 8, 40, 40), 5, 1, 2)[..., 4:-4, 4:-4]  # smooth, like pictures
     target = torch.randn(8, 16, 32, 32)
-    layer, plain = Scaled2d(8, 16, 15), nn.Conv2d(8, 16, 5, padding=2)
+    layer, plain = Scaled2d(8, 16, 15), nn.Conv2d(8, 16, 7, padding=3)
     before = layer.kernel().detach(), plain.weight.detach().clone()
     for module in (layer, plain):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         F.mse_loss(module(x), target, reduction="sum").div(len(x) * 256).backward()
         optimizer.step()
-    change = (layer.sample(((5, 10), (5, 10))) - before[0]).norm().item()
+    change = (layer.sample(((4, 11), (4, 11))) - before[0]).norm().item()
     assert 0.3 < change / (plain.weight - before[1]).norm().item() < 2.0
 
 
@@ -268,7 +268,7 @@ def test_reset_of_all_modules_in_any_order_gives_suitable_kernels():
     for module in reversed(list(layer.modules())):
         module.reset_parameters()
     layer.reset_parameters()
-    assert layer.extent == (5, 5)
+    assert layer.extent == (7, 7)
     assert (max_frequency(layer) <= torch.tensor(nyquist([15, 15])) * (1 + 1e-5)).all()
 
 

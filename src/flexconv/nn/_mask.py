@@ -37,7 +37,7 @@ from ._guard import SIGMA_FLOOR, guard, guarded_values
 
 FORMS = ("guarded", "scaled", "authors")
 RATE = 4.0  # a step of 0.001, usual for Adam, changes σ by 0.4 %
-INITIAL_TAPS = 1.2  # initial σ in tap spacings: 5 taps are kept, and the spectrum of the mask ends below Nyquist
+INITIAL_TAPS = 1.5  # initial σ in tap spacings: 7 taps are kept, and the spectrum of the mask ends below Nyquist
 INITIAL_SIGMA = 0.075  # the least initial σ; the paper's
 
 _PARAMETERS = {"scaled": ("shift", "growth"), "guarded": ("mean", "sigma"), "authors": ("mean", "sigma")}
@@ -53,7 +53,7 @@ class GaussianMask(nn.Module):
         mean: initial center on [−1, 1], a number or one per axis. The default is the current sample of each axis: 0 on
             a centered axis, +1 on a causal one. On a causal axis, −1 is the most distant past.
         sigma: initial standard deviation, a number or one per axis. The default is 0.075 and, in a scaled mask, at
-            least 1.2 tap spacings of the layer's grid, which keeps 5 taps.
+            least 1.5 tap spacings of the layer's grid, which keeps 7 taps.
         threshold: crop where a factor of the mask falls below this value. None: no cropping.
         form: what is learned. "guarded": mean and σ themselves. "scaled": the parameters `shift` and `growth` of the
             formula above. "authors": mean and σ as in the published code. The first two keep the mask trainable for all

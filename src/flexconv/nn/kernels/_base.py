@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 from ._linear import Affine
 from ._placement import Placement
 
-NEGLIGIBLE = 0.001  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
+NEGLIGIBLE = 0.0003  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
 
 
 class KernelGenerator(nn.Module):
