@@ -79,6 +79,7 @@ def standardized(name: str, *, size: int | None, train: int, held_out: int, devi
     assert splits.validation is not None
     parts = []
     for split, count in ((splits.train, train), (splits.validation, held_out)):
+        assert isinstance(split.inputs, torch.Tensor), f"{name} has no inputs in memory"
         x = split.inputs[:count].float()
         x = x if size is None else F.interpolate(x, size=size, mode="bilinear", antialias=True, align_corners=False)
         parts += [x.to(device), split.labels[:count].to(device)]
