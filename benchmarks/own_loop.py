@@ -21,6 +21,7 @@ from torch import nn
 
 from flexconv import FlexConv2d, parameter_groups
 from flexconv.data import load
+from flexconv.errors import FlexConvError
 
 Make = Callable[[int, int], nn.Module]
 
@@ -118,8 +119,13 @@ def main() -> None:
             for seed in range(arguments.seeds):
                 torch.manual_seed(seed)
                 net = network(make, channels, classes, norm=arguments.norm).to(arguments.device)
-                runs.append(accuracies(net, optimizer(net), data, epochs=arguments.epochs, seed=seed))
-                sizes = " ".join("×".join(map(str, m.extent)) for m in net if isinstance(m, FlexConv2d))
+                try:
+                    runs.append(accuracies(net, optimizer(net), data, epochs=arguments.epochs, seed=seed))
+                except FlexConvError:  # NaN in a mask
+                    runs.append([100 / classes] * arguments.epochs)
+                    sizes = "diverged"
+                else:
+                    sizes = " ".join("×".join(map(str, m.extent)) for m in net if isinstance(m, FlexConv2d))
             early, late = ([run[epoch] for run in runs] for epoch in (min(2, arguments.epochs - 1), -1))
             spread = statistics.stdev(late) if len(late) > 1 else 0.0
             seconds = time.perf_counter() - began

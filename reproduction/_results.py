@@ -49,6 +49,11 @@ FILES = {
     "bench/tune_h200.txt": "choices of GPU kernels, one by one: `python -m benchmarks.tune_gpu`",
     "bench/tune_fit_h200.txt": "the same for fits: `python -m benchmarks.tune_fit`",
     "bench/alias_free.json": "`python -m benchmarks.alias_free`: [tables](#frequency-bounds-and-resolution)",
+    "bench/folded_energy_cpu.txt": "energy of kernels that aliases, and accuracy at other resolutions: "
+    "`python -m benchmarks.folded_energy`",
+    "bench/own_loop_cifar10_cpu.txt": "layers in a user's own loop, CIFAR-10: `python -m benchmarks.own_loop`",
+    "bench/own_loop_digits_cpu.txt": "the same on digits",
+    "bench/parametrization_digits_cpu.txt": "digits with both parametrizations, resampled to twice the resolution",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
 }
 
