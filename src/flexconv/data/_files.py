@@ -6,6 +6,7 @@ Inside it, every data set has its published layout.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from ..errors import FlexConvError
 
 ENVIRONMENT = "FLEXCONV_DATA"
+GZIP_MARK = b"\x1f\x8b"  # the first two bytes of a gzip file
 MANIFEST = "flexconv-checksums.json"  # SHA-256 of downloaded files, for files without a published checksum
 
 
@@ -70,6 +72,17 @@ def _root_and_reason(root: str | os.PathLike[str] | None) -> tuple[Path, str]:
     else:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "flexconv" / "data", f"the user's cache, because neither root nor {ENVIRONMENT} is set"
+
+
+def read_contents(path: Path) -> bytes:
+    """The contents of a file, decompressed if it is a gzip file, whatever its name."""
+    raw = path.read_bytes()
+    if raw[:2] != GZIP_MARK:
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError) as error:
+        raise DamagedDataError(f"{path}: cannot be decompressed: {error}") from error
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:

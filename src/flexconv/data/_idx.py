@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ._files import DamagedDataError
+from ._files import DamagedDataError, read_contents
 
 UNSIGNED_BYTE = 8
 DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # type byte → values, big-endian
@@ -24,12 +23,7 @@ def is_idx(path: Path) -> bool:
 
 def read_idx_array(path: Path) -> np.ndarray:
     """Read an IDX file of any type, also compressed with gzip → array in the native byte order."""
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
-            raise DamagedDataError(f"{path}: cannot be decompressed: {error}") from error
+    raw = read_contents(path)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in DTYPES:
         raise DamagedDataError(f"{path}: not an IDX file; it starts with {raw[:4].hex(' ')}, expected 00 00 08")
     dtype, header = np.dtype(DTYPES[raw[2]]), 4 + 4 * raw[3]

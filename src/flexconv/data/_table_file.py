@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ArgumentError
-from ._files import DamagedDataError
+from ._files import DamagedDataError, read_contents
 from ._plain_numbers import parse_lines
 
 DELIMITERS = ("\t", ";", ",", "|")  # in the order of preference
@@ -266,12 +265,7 @@ def _ignore(_: str) -> float:
 
 def _lines(path: Path) -> list[str]:
     """The lines of a text file without empty ones at its end."""
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
-            raise DamagedDataError(f"{path}: cannot be decompressed: {error}") from error
+    raw = read_contents(path)
     if raw[:2] in UNICODE_MARKS:
         raise DamagedDataError(f"{path}: the file is UTF-16 text; save it as UTF-8")
     try:
