@@ -173,6 +173,7 @@ def test_features_stay_fixed_unless_asked():
     learned = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
     assert learned == {"bias", "mask.shift", "mask.growth", "generator.output.weight", "generator.output.bias"}
     layer.generator.requires_grad_()
+    layer.reset_parameters()
     layer.kernel().sum().backward()
     assert layer.generator.frequency.grad is not None
 

@@ -31,7 +31,8 @@ def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKer
         features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
         mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
         basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
-        mix = torch.cat([output.effective_weight(dtype), output.effective_bias(dtype).unsqueeze(1)], 1)
+        weight, bias = output.effective_map(dtype)
+        mix = torch.cat([weight, bias.unsqueeze(1)], 1)
     source = kernel_source(layer, lambda dtype: (basis.to(dtype), mix.to(dtype)), window)
     return FactoredKernel(KernelBatch([source], layer.generator.compute_dtype))
 

@@ -92,8 +92,8 @@ class _Group:
                 # outside of the region below, where the compiler would lose custom gradients
                 _guard_masks(self.part, stacked, self.lines[0].dtype)
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
-            weights = torch.cat([output.effective_weight(basis.dtype) for output in outputs])  # type: ignore[union-attr]
-            biases = torch.cat([output.effective_bias(basis.dtype) for output in outputs])  # type: ignore[union-attr]
+            maps = [output.effective_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
+            weights, biases = (torch.cat(each) for each in zip(*maps, strict=True))
             shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
             for windows in dict.fromkeys(self.windows):  # kernels with the same window are also transformed together
                 numbers = [number for number, own in enumerate(self.windows) if own == windows]

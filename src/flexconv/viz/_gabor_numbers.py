@@ -110,7 +110,7 @@ def effects(layer: FlexConvNd) -> np.ndarray:
     mask = points.new_ones(len(points)) if layer.mask is None else layer.mask(lines, layer.axes).flatten()
     inside = mask != 0
     points, weights = points[inside], mask[inside].square()
-    output = generator.output.effective_weight(points.dtype)
+    output, _ = generator.output.effective_map(points.dtype)
     gram = output.t() @ output
     difference = points.new_zeros(generator.filters, generator.hidden)
     energy = points.new_zeros(())

@@ -74,23 +74,24 @@ class KernelGenerator(nn.Module):
     def attach(self, placement: Placement, *, fresh: bool = False) -> None:
         """Set the grid on which a layer samples this generator.
 
-        `fresh`: the parameters were drawn just now, without knowledge of the grid, and may be moved to suit it.
+        `fresh`: the parameters were drawn just now, without knowledge of the grid, and may be moved to suit it. In a
+        layer with scaled parametrization only the output map then requires gradients. The features are shared by all
+        kernels of the layer: at a learning rate that suits the output map they would change far too quickly. Call
+        `generator.requires_grad_()` to train them as well.
         """
         self._placement = placement
+        if fresh and placement.scaled and self.output_map is not None:
+            self.requires_grad_(False)
+            self.output_map.requires_grad_()
         if fresh:
             self.place_parameters(placement)
 
     def place_parameters(self, placement: Placement) -> None:
         """Adapt parameters that were just drawn to the grid and the mask of a layer.
 
-        By default, a layer with scaled parametrization learns the output map only, on an orthonormal basis of kernels.
-        The features stay as they are. All kernels of the layer share them, so a learning rate that suits the output map
-        would throw them far off, and they stay below the Nyquist frequency. `generator.requires_grad_()` trains them
-        all the same.
+        By default, the output map of a layer with scaled parametrization gets an orthonormal basis of kernels.
         """
         if placement.scaled and self.output_map is not None:
-            self.requires_grad_(False)
-            self.output_map.requires_grad_()
             self._orthonormalize(self.output_map, placement)
 
     @torch.no_grad()

@@ -60,19 +60,13 @@ class Affine(nn.Module):
             with torch.no_grad():
                 self.weight_g.copy_(weight.norm(dim=1, keepdim=True))
 
-    def effective_weight(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight matrix [out, in], with weight norm and basis applied."""
-        return self._effective(dtype)[:, :-1] if self.basis is not None else self._normed_weight(dtype)
-
-    def effective_bias(self, dtype: torch.dtype) -> torch.Tensor:
-        """The bias [out], with the basis applied."""
-        return self._effective(dtype)[:, -1] if self.basis is not None else self.bias.to(dtype)
-
-    def _effective(self, dtype: torch.dtype) -> torch.Tensor:
-        """Weight and bias [out, in + 1], times the basis."""
-        assert self.basis is not None
-        both = torch.cat([self._normed_weight(dtype), self.bias.to(dtype).unsqueeze(1)], 1)
-        return matmul(both, self.basis.to(dtype))
+    def effective_map(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight [out, in] and bias [out], with weight norm and basis applied."""
+        weight, bias = self._normed_weight(dtype), self.bias.to(dtype)
+        if self.basis is None:
+            return weight, bias
+        both = matmul(torch.cat([weight, bias.unsqueeze(1)], 1), self.basis.to(dtype))
+        return both[:, :-1], both[:, -1]
 
     def _normed_weight(self, dtype: torch.dtype) -> torch.Tensor:
         if not self.weight_norm:
@@ -91,7 +85,7 @@ class Affine(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return affine(x, self.effective_weight(x.dtype), self.effective_bias(x.dtype))
+        return affine(x, *self.effective_map(x.dtype))
 
     def extra_repr(self) -> str:
         norm = ", weight_norm=True" if self.weight_norm else ""

@@ -11,9 +11,7 @@ import torch
 from .._grid import Axis, mesh
 
 CUTOFF = 2.0  # standard deviations of a Gaussian's spectrum that count, as in `flexconv.spectrum`
-LEAST_BAND = (
-    0.15  # share of the Nyquist frequency that a generator gets, also under a mask that takes more than the rest
-)
+LEAST_BAND = 0.15  # the share of the Nyquist frequency that a generator gets even if the mask takes all of it
 KEPT = math.sqrt(-2 * math.log(0.1))  # a mask keeps taps up to this many σ from its center
 
 
