@@ -86,6 +86,12 @@ def test_kernels_of_scaled_layers_equal_single_layers(mask):
     assert_same_kernels(net, groups=1, alone=0)
 
 
+def test_scaled_layers_with_different_channels_are_sampled_together():
+    torch.manual_seed(0)
+    make = functools.partial(FlexConv2d, kernel_size=9, parametrization="scaled", dtype=torch.float64)
+    assert_same_kernels(Net(make(2, 3), make(3, 8), make(8, 1)), groups=1, alone=0)
+
+
 @pytest.mark.parametrize("taps", [LONG_LINE, LONG_LINE + 3])
 def test_long_kernels_are_sampled_in_pieces(taps):
     make = functools.partial(FlexConv1d, kernel_size=taps, padding="causal", mask=None, dtype=torch.float64)
@@ -245,6 +251,21 @@ def test_number_of_compiled_graphs_does_not_depend_on_layers_and_sizes(monkeypat
         with compiled_regions():
             assert_same_kernels(net)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # raised by torch
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_compiler")
+def test_compiled_kernels_with_constant_features_follow_their_windows():
+    torch.manual_seed(0)
+    make = functools.partial(FlexConv1d, kernel_size=65, parametrization="scaled", dtype=torch.float64)
+    small = functools.partial(MAGNet, hidden=4, layers=1)
+    net = Net(make(1, 2, generator=small), make(2, 1, generator=small))
+    for sigma in (0.1, 0.3):
+        for layer in net.layers:
+            layer.mask.set_(sigma=sigma)
+        with compiled_regions():
+            assert_same_kernels(net)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # raised by torch

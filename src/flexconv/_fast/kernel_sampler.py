@@ -82,6 +82,8 @@ class _Group:
             starts = [windows[d][0] for windows in self.windows]
             lines = [axis.coordinates((start, start + longest), device=device, dtype=dtype) for start in starts]
             self.lines.append(torch.stack(lines))
+        damping = [1.0 if layer.mask is None else layer.mask.damping for layer in layers]
+        self.damping = torch.tensor(damping, device=device, dtype=dtype).unsqueeze(1)
 
     def sample(self) -> None:
         names = self.tensors[0]
@@ -90,7 +92,7 @@ class _Group:
         with no_autocast(self.lines[0].device.type):
             if self.part.mask is not None:
                 # outside of the region below, where the compiler would lose custom gradients
-                _guard_masks(self.part, stacked, self.lines[0].dtype)
+                _guard_masks(self.part, stacked, self.damping)
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             maps = [output.effective_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
             weights, biases = (torch.cat(each) for each in zip(*maps, strict=True))
@@ -105,12 +107,12 @@ class _Group:
                     layer._provider.prepared = FactoredKernel(batch, number)
 
 
-def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
-    """Replace the parameters of the masks by their guarded values."""
+def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], damping: torch.Tensor) -> None:
+    """Replace the parameters of the masks by their guarded values. `damping` [layers, 1] is that of their gradients."""
     mask = part.mask
     assert mask is not None
     names = [f"mask.{name}" for name in mask.size_names]
-    mean, sigma, *_ = mask.natural([stacked[name].to(dtype) for name in names])
+    mean, sigma, *_ = mask.natural([stacked[name].to(damping.dtype) for name in names], damping)
     mean, sigma = mask.guarded(mean, sigma, part.axes)
     if mask.form == "scaled":  # as if the masks had started there
         start, shift, growth = names[:3]
@@ -175,7 +177,9 @@ def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torc
         for name, each in parameters.items()
     }
     features = _for_each(part, "features", copies, [pieces, *others])
-    return features.unflatten(0, (layers, number)).flatten(1, 2)[:, :length]
+    features = features.unflatten(0, (layers, number)).flatten(1, 2)[:, :length]
+    # constant features are kept for the backward pass, and inductor assumes that the strides of a slice never change
+    return features if features.requires_grad else features.contiguous()
 
 
 def _for_each(
@@ -244,6 +248,6 @@ def _sharing_key(layer: FlexConvNd) -> object:
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Attributes of a module that its forward may depend on. Tensors are compared by identity."""
+    """Attributes of a module that may differ from those of others sampled with it. Tensors are compared by identity."""
     public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
-    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]
+    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n not in ("channels", "damping")]

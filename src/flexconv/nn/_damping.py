@@ -19,6 +19,8 @@ def damping(values: int) -> float:
     return 1 / math.sqrt(values)
 
 
-def damp(x: torch.Tensor, factor: float) -> torch.Tensor:
+def damp(x: torch.Tensor, factor: torch.Tensor | float) -> torch.Tensor:
     """x, with its gradient multiplied by a factor."""
-    return x if factor == 1.0 else factor * x + (1.0 - factor) * x.detach()
+    if isinstance(factor, float) and factor == 1.0:
+        return x
+    return factor * x + (1.0 - factor) * x.detach()

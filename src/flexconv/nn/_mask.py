@@ -159,12 +159,15 @@ class GaussianMask(nn.Module):
             return self.start, self.shift, self.growth
         return self.mean, self.sigma
 
-    def natural(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def natural(
+        self, parameters: Sequence[torch.Tensor], damping: torch.Tensor | float | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Mean and σ, then any further parameters, from `size_parameters` or tensors in their place."""
         if self.form != "scaled":
             return tuple(parameters)
+        damping = self.damping if damping is None else damping
         start, shift, growth, *others = parameters
-        return *scaled_values(start, damp(shift, self.damping), damp(growth, self.damping)), *others
+        return *scaled_values(start, damp(shift, damping), damp(growth, damping)), *others
 
     def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:  # type: ignore[override]
         """Load a state of any form."""
