@@ -21,6 +21,7 @@ from flexconv.errors import ArgumentError
 from flexconv.models import save_pretrained
 from flexconv.nn import GaborNet, MAGNet, NJet
 from flexconv.nn._damping import damp
+from flexconv.nn._mask import RATE
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
 
 Scaled1d, Scaled2d, Scaled3d = (
@@ -75,15 +76,14 @@ def test_masks_start_with_seven_taps_or_more(kernel_size):
 
 
 @pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp", "njet"])
-def test_outputs_are_at_most_as_large_as_behind_a_plain_convolution(generator):
+def test_outputs_are_as_large_as_behind_a_plain_convolution(generator):
     torch.manual_seed(0)
     mask = None if generator == "njet" else "gaussian"
-    layer = Scaled2d(16, 64, 15, generator=generator, mask=mask)
-    for x in (torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)):
-        inner = layer(x)[..., 8:-8, 8:-8]  # away from the padding
-        assert inner.var().item() < 1.7 * nn.Conv2d(16, 64, 5)(x).var().item()
-    constant = layer(torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17))[..., 8, 8]
-    assert constant.var().item() > 0.1
+    layer, plain = Scaled2d(16, 64, 15, generator=generator, mask=mask), nn.Conv2d(16, 64, 5)
+    noise, constant = torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)
+    ratios = [layer(x)[..., 8:-8, 8:-8].var().item() / plain(x).var().item() for x in (noise, constant)]
+    assert 0.6 < ratios[0] < 1.7
+    assert 0.6 < ratios[1] < 10  # smooth kernels let smooth inputs pass
 
 
 def test_arguments_for_frequencies_are_respected():
@@ -153,7 +153,7 @@ def test_weight_decay_does_not_shrink_scaled_masks(form):
     assert layer.mask.sigma.tolist() == pytest.approx([0.3, 0.3] if form == "scaled" else [0.023, 0.023], rel=0.02)
 
 
-def test_gradients_of_masks_are_divided_by_the_number_of_values():
+def test_gradients_of_masks_are_divided_by_the_root_of_the_number_of_values():
     torch.manual_seed(0)
     layer = Scaled2d(4, 8, 15)
     values = 4 * 8 * math.prod(layer.extent)
@@ -164,7 +164,7 @@ def test_gradients_of_masks_are_divided_by_the_number_of_values():
     layer.kernel().square().sum().backward()
     for name in ("mask.growth", "mask.shift"):
         gradient = dict(layer.named_parameters())[name].grad
-        torch.testing.assert_close(damped[name] * math.sqrt(values), gradient, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(RATE**2 * damped[name] * math.sqrt(values), gradient, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(damped["generator.output.weight"], layer.generator.output.weight.grad)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,11 +11,9 @@ from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
+from ._mask import RATE, GaussianMask
 from ._provider import KernelProvider
 from .kernels import KernelGenerator, Placement
-
-if TYPE_CHECKING:
-    from ._mask import GaussianMask
 
 Self = TypeVar("Self", bound="SizedKernel")
 
@@ -80,7 +78,7 @@ class SizedKernel(nn.Module):
             center, sigma = self.mask.initial_mean, self.mask.initial_sigma
         placement = Placement(grid.axes, center, sigma, self.inputs_per_output, self.parametrization == "scaled")
         if self.mask is not None and self.mask.form == "scaled":
-            self.mask.damping = damping(self.generator.channels * placement.taps)
+            self.mask.damping = damping(self.generator.channels * placement.taps, RATE)
         self.generator.attach(placement, fresh=fresh)
 
     @property

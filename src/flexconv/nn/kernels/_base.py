@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 from ._linear import Affine
 from ._placement import Placement
 
-NEGLIGIBLE = 0.0003  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
+NEGLIGIBLE = 1e-5  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
 
 
 class KernelGenerator(nn.Module):
@@ -104,7 +104,7 @@ class KernelGenerator(nn.Module):
         if B Bᵀ = (Hᵀ H)⁻¹. Directions in which the features hardly differ are amplified less than that.
 
         The parameters are drawn such that outputs have the same variance as behind `torch.nn.Conv2d`, for inputs that
-        are independent from tap to tap as well as for constant ones, whichever gives the larger outputs.
+        are independent from tap to tap.
         """
         width = output.in_features + 1
         output.basis = torch.eye(width, device=output.bias.device, dtype=output.bias.dtype)
@@ -118,8 +118,7 @@ class KernelGenerator(nn.Module):
         values, vectors = torch.linalg.eigh(features.t() @ features)
         basis = vectors * (values.clamp(min=0) + NEGLIGIBLE * values[-1]).rsqrt()  # [width, width], columns are kernels
         output.basis.copy_((basis * scales.unsqueeze(1)).t())
-        kernels = features @ basis
-        energy = torch.maximum(kernels.square().sum(), kernels.sum(0).square().sum())
+        energy = (features @ basis).square().sum()
         output.reset_parameters(float((placement.inputs * energy).rsqrt()))
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
