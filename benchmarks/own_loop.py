@@ -45,7 +45,8 @@ def convolutions(grid: int) -> dict[str, Make]:
 
     def started(taps: float) -> Make:
         """A scaled layer whose mask starts with this σ in tap spacings."""
-        return lambda inputs, outputs: flex(inputs, outputs, mask=GaussianMask(2, sigma=taps * spacing, form="scaled"))
+        mask = functools.partial(GaussianMask, 2, sigma=taps * spacing, form="scaled")
+        return lambda inputs, outputs: flex(inputs, outputs, mask=mask(), parametrization="scaled")
 
     return {
         "plain 3": lambda inputs, outputs: nn.Conv2d(inputs, outputs, 3, padding=1),
