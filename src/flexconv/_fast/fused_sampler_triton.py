@@ -298,7 +298,7 @@ def _kept_taps(x, mean, width, limits, d, reach, AUTHORS: tl.constexpr, CROPPED:
             high = tl.where(high < center + half, center + half, high)
         keep = ~((x <= low) | (x >= high))
     else:
-        keep = x == x  # noqa: PLR0124  (True)
+        keep = x == x  # everything
     return keep
 
 
