@@ -45,8 +45,8 @@ LAUNCHES = "launch_features", "launch_features_backward", "launch_mask", "launch
 class CausalConv1d(nn.Conv1d):
     """A plain convolution that sees the past only."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(F.pad(input, (TAPS - 1, 0)))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(F.pad(x, (TAPS - 1, 0)))
 
 
 def flexnet(kind: str) -> nn.Module:

@@ -122,9 +122,9 @@ class SizeCopies:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups: dict[object, list[tuple[_Followed, list[torch.Tensor]]]] = {}
         for key, followed in list(self._followed.items()):
-            if own.isdisjoint(key):
-                continue
             parameters = followed.parameters()
+            if parameters is not None and own.isdisjoint(key):
+                continue
             followed.unread += 1
             if parameters is None or followed.unread > UNREAD_COPIES:
                 del self._followed[key]
