@@ -229,7 +229,7 @@ def count(verbose: bool) -> None:
         setattr(fused_sampler, name, once(name, getattr(fused_sampler, name)))
     fused_sampler.supports_device = lambda _: True
     for kind in ("plain", "paper", "scaled"):
-        for algorithm in ("direct", "dft") if kind != "plain" else ("direct",):
+        for algorithm in ("direct", "fft", "dft") if kind != "plain" else ("direct",):
             for fused in (True, False) if kind != "plain" else (False,):
                 torch.manual_seed(0)
                 layer = (

@@ -23,6 +23,7 @@ import torch
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 from torch.autograd import forward_ad
 
+from .._context import no_autocast
 from .._matmul import matmul
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
 from ..nn._crop import smallest_intervals
@@ -266,6 +267,7 @@ def _feature_options(grid: Grid, tensors: Sequence[torch.Tensor | None]) -> dict
         "TILE": padded_width(hidden),
         "BLOCK": taps_per_program(hidden),
         "num_warps": 4 if hidden <= 32 else 8,
+        "num_stages": 1,  # more would need more shared memory than there is for wide networks
         "enable_fp_fusion": False,
     }
 
@@ -434,6 +436,56 @@ def launch_mask_backward(
     found: list[torch.Tensor | None] = [first_grad[:dims], second_grad[:dims]]
     found = [None, *found] if settings.form == "scaled" else found  # the start is a constant
     return d_features, [*found, of_angle[:1]] if settings.rotated else found
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+
+
+def fused_kernel(
+    weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
+) -> torch.Tensor | None:
+    """The kernel [weight bias] · basisᵀ of this shape, from an output map and a basis [*taps, rank].
+
+    None if it is not supported.
+    """
+    if not supports_device(weight) or not _supported((weight, bias, basis)):
+        return None
+    return _Kernel.apply(weight, bias, basis.flatten(0, -2), shape)
+
+
+def _plain_kernel(weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    return matmul(torch.cat([weight, bias.unsqueeze(1)], 1), basis.t())
+
+
+class _Kernel(torch.autograd.Function):
+    """Takes the place of ten operations whose gradients are views and copies."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
+    ) -> torch.Tensor:
+        with torch.no_grad(), no_autocast(weight.device.type):
+            mix = torch.cat([weight, bias.unsqueeze(1)], 1)
+            kernel = matmul(mix, basis.t())
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(weight, bias, basis)
+            ctx.mix = mix
+        return kernel.view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight, bias, basis = ctx.saved_tensors
+        with no_autocast(weight.device.type):
+            grad = grads[0].to(weight.dtype).reshape(len(weight), -1)
+            if torch.is_grad_enabled():  # for a second derivative
+                return *_plain_gradients(_plain_kernel, (weight, bias, basis), grad), None
+            of_weight, of_bias, of_basis, _ = ctx.needs_input_grad
+            return (
+                matmul(grad, basis[:, :-1]) if of_weight else None,
+                torch.mv(grad, basis[:, -1]) if of_bias else None,
+                matmul(grad.t(), ctx.mix) if of_basis else None,
+                None,
+            )
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
