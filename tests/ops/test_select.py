@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from flexconv.ops import _calibration_cpu, _calibration_cuda, conv1d
+from flexconv.ops import _calibration_cpu, _calibration_cuda, _select, conv1d
 from flexconv.ops._cost_model import (
     OPERATION_COUNTS,
     Calibration,
@@ -210,3 +210,34 @@ def test_auto_runs_selected_algorithm(monkeypatch, algorithm):
     monkeypatch.setattr("flexconv.ops._conv.select_algorithm", lambda *_: algorithm)
     x, weight = torch.randn(2, 2, 20), torch.randn(2, 2, 7)
     torch.testing.assert_close(conv1d(x, weight), conv1d(x, weight, algorithm=algorithm), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("taps", [3, 5, 7, 9])
+def test_small_convolutions_of_eager_programs_are_direct(half, taps):
+    problem = gpu_problem(2, 64, 48, 32, taps, half=half)
+    assert select_for(problem, True, eager=True) == "direct"
+
+
+def test_large_convolutions_of_eager_programs_are_not_direct():
+    for half in (False, True):
+        assert select_for(gpu_problem(2, 64, 48, 32, 33, half=half), True, eager=True) != "direct"
+        assert select_for(gpu_problem(1, 32, 30, 16000, 15999, half=half), True, eager=True) != "direct"
+
+
+def test_captured_steps_do_not_count_the_time_of_the_host(monkeypatch):
+    found = []
+    monkeypatch.setattr(_select, "_cached_select_for", lambda *_, eager: found.append(eager))
+    x = torch.empty(1, 1, 8, 8, device="meta")
+    monkeypatch.setattr(_select, "Problem", lambda *given: given)
+    monkeypatch.setattr(_select, "compute_precision", lambda *_: "full")
+
+    class OnGpu:
+        device = torch.device("cuda")
+        shape, requires_grad = x.shape, False
+
+    select_algorithm(OnGpu(), OnGpu(), None)
+    with _select.launches_are_free():
+        select_algorithm(OnGpu(), OnGpu(), None)
+    select_algorithm(x, OnGpu(), None)
+    assert found == [True, False, False]

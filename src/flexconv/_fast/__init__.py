@@ -10,4 +10,5 @@ from . import engines as engines
 from . import factors as factors
 from . import fit as fit
 from . import products as products
+from . import sizes as sizes
 from . import step as step

@@ -7,34 +7,110 @@ counts as one more feature, which is the mask itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from .._context import no_autocast
+from .._hooks import hooks_of
 from .._registry import provide
 from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._factored import Factors, Source
+from .fused_sampler import fused_basis, fused_kernel
 
 
 def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel:
     """`layer.sample(window)` as factors. NotImplemented if the generator has none, or under a compiler."""
     output = layer.generator.output_map
-    if output is None or not layer.generator.has_factors or torch.compiler.is_compiling():
+    if output is None or torch.compiler.is_compiling() or not layer.generator.has_factors or _overrides(layer):
         return NotImplemented
+    dtype = layer.generator.compute_dtype
+    with no_autocast(layer.reference_tensor().device.type):
+        basis = None if _has_hooks(layer.mask) else fused_basis(layer, window)
+        if basis is not None:
+            return LayerKernel(layer, window, *output.own_map(dtype), basis)
+        return LayerKernel(layer, window, *output.effective_map(dtype), _plain_basis(layer, window))
+
+
+class LayerKernel(FactoredKernel):
+    """The kernel of one layer, from weight and bias of its output map and a basis [*sizes, rank]."""
+
+    def __init__(
+        self,
+        layer: FlexConvNd,
+        window: Sequence[TapRange],
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        basis: torch.Tensor,
+    ) -> None:
+        grid = layer.grid
+        if grid.scale != 1.0:
+            basis = basis * grid.scale
+        if grid.resampled:
+            basis = basis * tap_weights(grid.axes, window, like=basis).unsqueeze(-1)
+        self.weight, self.bias, self.basis = weight, bias, basis
+        self._shape = torch.Size([layer.out_channels, layer.inputs_per_output, *basis.shape[:-1]])
+
+    @functools.cached_property
+    def mix(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return torch.cat([self.weight, self.bias.unsqueeze(1)], 1).unflatten(0, self._shape[:2])
+
+    @functools.cached_property
+    def _batch(self) -> KernelBatch:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return KernelBatch([lambda dtype: (self.basis.to(dtype), self.mix.to(dtype))], self.dtype)
+
+    _index = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[-1]
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.basis.requires_grad or self.weight.requires_grad or self.bias.requires_grad
+
+    def is_floating_point(self) -> bool:
+        return self.weight.is_floating_point()
+
+    def tensor(self) -> torch.Tensor:
+        """Return the kernel as a tensor."""
+        kernel = fused_kernel(self.weight, self.bias, self.basis, self._shape)
+        return super().tensor() if kernel is None else kernel
+
+
+def _plain_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
+    """Features times the mask, and the mask itself for the bias → [*sizes, width + 1]."""
     lines = layer.coordinates(window)
     grid = mesh(lines)
-    dtype = grid.dtype
-    with no_autocast(grid.device.type):
-        features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
-        mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
-        basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
-        weight, bias = output.effective_map(dtype)
-        mix = torch.cat([weight, bias.unsqueeze(1)], 1)
-    source = kernel_source(layer, lambda dtype: (basis.to(dtype), mix.to(dtype)), window)
-    return FactoredKernel(KernelBatch([source], layer.generator.compute_dtype))
+    features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
+    mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
+    return torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
+
+
+def _overrides(layer: FlexConvNd) -> bool:
+    """Whether a subclass samples its kernel in another way."""
+    cls = type(layer)
+    return cls.sample is not FlexConvNd.sample or cls.coordinates is not FlexConvNd.coordinates
+
+
+def _has_hooks(module: nn.Module | None) -> bool:
+    return module is not None and bool(hooks_of(module))
 
 
 def kernel_source(layer: FlexConvNd, factors: Source, window: Sequence[TapRange]) -> Source:

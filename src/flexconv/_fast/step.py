@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from torch import nn
 
 from .._registry import provide
+from ..ops import launches_are_free
 from .blocks import fused_blocks
 from .kernel_sampler import KernelSampler
 from .regions import compiled_regions, provide_region
@@ -21,7 +22,7 @@ def fast_step(model: nn.Module, kernels: KernelSampler) -> Iterator[None]:
 
     `kernels` must have been made for the model at its current kernel sizes.
     """
-    with compiled_regions(), fused_blocks(model), kernels.ahead():
+    with launches_are_free(), compiled_regions(), fused_blocks(model), kernels.ahead():
         yield
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 
 def triton_supports(x: torch.Tensor) -> bool:
     """Whether Triton is installed and `x` is a half-precision tensor on a GPU."""
-    if not x.is_cuda or x.element_size() != 2 or isinstance(x, FakeTensor):
-        return False
-    try:
-        import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return False
-    return True
+    return x.is_cuda and x.element_size() == 2 and not isinstance(x, FakeTensor) and has_triton()
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured on this device."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def fits_32_bits(x: torch.Tensor) -> bool:

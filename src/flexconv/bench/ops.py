@@ -88,7 +88,8 @@ def _row(
 ) -> dict[str, Any]:
     tensors = case.tensors(device, DTYPES[precision], training=training)
     calls = {name: partial(_pass, call, tensors) for name, call in _calls(case).items() if name not in leave_out}
-    times = measure(all_in_training(calls, device), device, seconds=seconds)
+    with ops.launches_are_free():
+        times = measure(all_in_training(calls, device), device, seconds=seconds)
     alone = {"auto": calls["auto"]}
     eager = times["auto"] if device.type == "cpu" else measure(alone, device, seconds=seconds)["auto"]
     best = min((name for name in times if name != "auto"), key=lambda name: times[name].ms)

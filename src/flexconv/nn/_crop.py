@@ -14,13 +14,18 @@ RAMP_SLACK = 1e-4  # in ramp widths: at integer ratios a ramp ends on a tap, whi
 
 def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
     """Mean ± reach, widened to at least `Axis.fewest_taps`, wherever the mean is."""
-    rounding = 4 * torch.finfo(mean.dtype).eps
-    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
-    inner = [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
+    half, inner = smallest_intervals(axes, mean.dtype)
     limit = filled(inner, like=mean)
     centre = torch.minimum(torch.maximum(mean, -limit), limit)
     width = filled(half, like=mean)
     return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
+
+
+def smallest_intervals(axes: Sequence[Axis], dtype: torch.dtype) -> tuple[list[float], list[float]]:
+    """Half the width of an interval that contains `Axis.fewest_taps` per axis, and how far from 0 its center may be."""
+    rounding = 4 * torch.finfo(dtype).eps
+    half = [math.inf if a.fewest_taps == a.size else a.fewest_taps / 2 * a.spacing + rounding for a in axes]
+    return half, [1.0 - (a.fewest_taps - 1) / 2 * a.spacing for a in axes]
 
 
 def authors_bounds(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:

@@ -4,8 +4,8 @@ A window is a pair of Python integers per axis. It is decided outside `forward`,
 that matter (center and width of the mask), so tensor shapes never depend on values on the device. This keeps
 `torch.compile(fullgraph=True)`, `torch.export` and CUDA graphs possible.
 
-- Eager code checks before every forward pass whether the parameters of the mask may have changed, and copies them to
-  the host only if so.
+- Eager code checks before every forward pass whether the parameters of the mask may have changed, and reads them only
+  if so.
 - Compiled code cannot check. It uses the windows of the last `refresh_extents(model)`, and the whole grid if that was
   never called. Both give the same result, because taps outside the exact size are zero.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -26,8 +26,11 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]  (the
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .._registry import has_fast_version
 from ..errors import ArgumentError
 from ._grid import Axis, TapRange
+
+Values = list[Any]  # of one parameter: numbers, nested like its shape
 
 WINDOW_SLACK = 1e-4  # in taps: rounding may never make the window smaller than what the graph keeps
 
@@ -66,9 +69,10 @@ class Extent:
     def __init__(self, axes: Sequence[Axis]) -> None:
         self.axes = tuple(axes)
         self.whole = tuple(axis.whole for axis in axes)
-        self.taps: tuple[TapRange, ...] = self.whole  # the taps that the mask keeps
         self.windows: tuple[TapRange, ...] = self.whole  # computed by eager code: the next larger of `window_sizes`
         self.compiled_windows: tuple[TapRange, ...] = self.whole  # computed by compiled code
+        self._taps: tuple[TapRange, ...] | None = self.whole  # None until somebody asks
+        self._values: Sequence[Values] = []  # of the size parameters, for `_taps`
         self._seen: _Values | Versions | None = None
         self._source: Callable[[], object] = _nothing
         self._settings: object = None
@@ -77,21 +81,27 @@ class Extent:
         """Copy or pickle everything but the record of parameter values."""
         return {**self.__dict__, "_seen": None, "_source": _nothing}
 
-    def update(self, source: SizeSource, values: Sequence[torch.Tensor], *, name: str) -> None:
-        """Set the window from host copies `values` of the source's size parameters."""
-        if not all(math.isfinite(v) for parameter in values for v in parameter.flatten().tolist()):
+    def taps(self, source: SizeSource | None) -> tuple[TapRange, ...]:
+        """The taps that the mask keeps, as of the last update from this source."""
+        if self._taps is None and source is not None:
+            with torch.no_grad():
+                bounds = source.bounds(as_tensors(source, self._values), self.axes)
+                self._taps = tuple(_kept(axis, *ends) for axis, ends in zip(self.axes, bounds, strict=True))
+        return self._taps or self.whole
+
+    def update(self, source: SizeSource, values: Sequence[Values], *, name: str) -> None:
+        """Set the window from the values of the source's size parameters."""
+        if not all(math.isfinite(v) for parameter in values for v in _flat(parameter)):
             raise ArgumentError(
                 f"the size of {name} is undefined: the parameters of its {type(source).__name__} must be finite; "
-                f"got {[v.tolist() for v in values]}"
+                f"got {list(values)}"
             )
-        with torch.no_grad():
-            bounds = source.bounds([v.float() if v.itemsize < 4 else v for v in values], self.axes)
-            self.taps = tuple(_kept(axis, *ends) for axis, ends in zip(self.axes, bounds, strict=True))
-        ends = [
-            axis.taps_between(*pair, slack=WINDOW_SLACK) for axis, pair in zip(self.axes, bounds.tolist(), strict=True)
-        ]
-        self.windows = tuple(axis.window_for(needed) for axis, needed in zip(self.axes, ends, strict=True))
-        self._seen, self._source = _remember(source.size_parameters()), weakref.ref(source)
+        parameters = source.size_parameters()
+        bounds = size_bounds(source, values, self.axes)
+        needed = [axis.taps_between(*ends, slack=WINDOW_SLACK) for axis, ends in zip(self.axes, bounds, strict=True)]
+        self.windows = tuple(axis.window_for(taps) for axis, taps in zip(self.axes, needed, strict=True))
+        self._taps, self._values = None, values
+        self._seen, self._source = _remember(parameters), weakref.ref(source)
         self._settings = size_settings(source)
 
     def publish(self) -> None:
@@ -109,11 +119,11 @@ class Extent:
     def refresh_if_changed(self, source: SizeSource | None, *, name: Callable[[], str]) -> None:
         """Refresh if the size parameters may have changed since the last time (eager code only)."""
         if source is None:
-            self.taps = self.windows = self.whole
+            self._taps = self.windows = self.whole
             return
         parameters = source.size_parameters()
         if not all(map(readable, parameters)):
-            self.taps = self.windows = self.whole  # no values to read: meta tensors, vmap over parameters
+            self._taps = self.windows = self.whole  # no values to read: meta tensors, vmap over parameters
             self._seen = None
         elif (
             self._seen is None
@@ -121,7 +131,20 @@ class Extent:
             or self._settings != size_settings(source)
             or not self._seen.unchanged(parameters)
         ):
-            self.update(source, [p.detach().cpu() for p in parameters], name=name())
+            self.update(source, read_values(parameters), name=name())
+
+
+@has_fast_version("nn.read_values")
+def read_values(parameters: Sequence[torch.Tensor]) -> list[Values]:
+    """The values of a few tensors. Waits for the device that they are on."""
+    return [p.tolist() for p in parameters]
+
+
+@has_fast_version("nn.size_bounds")
+def size_bounds(source: SizeSource, values: Sequence[Values], axes: Sequence[Axis]) -> list[list[float]]:
+    """Lower and upper bound of the kept taps per axis, for given values of the size parameters."""
+    with torch.no_grad():
+        return source.bounds(as_tensors(source, values), axes).tolist()
 
 
 def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
@@ -133,13 +156,12 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
             by_device.setdefault(parameters[0].device, []).append(each)
     for layers in by_device.values():
         everything = [p.detach().flatten() for _, _, source in layers for p in source.size_parameters()]
-        copy = torch.cat(everything).cpu().double()  # on the host: not every device has float64
+        copy = torch.cat(everything).cpu()
         start = 0
         for name, extent, source in layers:
             values = []
             for parameter in source.size_parameters():
-                piece = copy[start : start + parameter.numel()].view(parameter.shape)
-                values.append(piece.to(parameter.dtype))
+                values.append(copy[start : start + parameter.numel()].view(parameter.shape).tolist())
                 start += parameter.numel()
             extent.update(source, values, name=name)
             extent.publish()
@@ -148,6 +170,16 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
 def size_settings(source: SizeSource | None) -> tuple[object, ...]:
     """Attributes of a mask, other than parameters, that its size depends on."""
     return getattr(source, "threshold", None), getattr(source, "form", None)
+
+
+def as_tensors(source: SizeSource, values: Sequence[Values]) -> list[torch.Tensor]:
+    """Values of the size parameters as tensors on the host, in the precision that the mask computes in."""
+    dtypes = [torch.float32 if p.itemsize < 4 else p.dtype for p in source.size_parameters()]
+    return [torch.tensor(v, dtype=dtype) for v, dtype in zip(values, dtypes, strict=True)]
+
+
+def _flat(values: Values) -> Iterable[float]:
+    return (n for v in values for n in (_flat(v) if isinstance(v, list) else (v,)))
 
 
 def _nothing() -> None:

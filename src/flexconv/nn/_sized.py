@@ -102,7 +102,7 @@ class SizedKernel(nn.Module):
     def taps(self) -> tuple[TapRange, ...]:
         """The taps (start, stop) per axis that the mask keeps."""
         self._refresh_if_stale()
-        return self._extent.taps
+        return self._extent.taps(self.size_source)
 
     @property
     def window(self) -> tuple[TapRange, ...]:

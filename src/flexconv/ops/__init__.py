@@ -31,4 +31,7 @@ from ._geometry import output_size as output_size
 from ._geometry import plain_padding as plain_padding
 from ._geometry import resolve_padding as resolve_padding
 
+# Selection of algorithms for code that is captured or compiled.
+from ._select import launches_are_free as launches_are_free
+
 __all__ = ["Padding", "Pads", "conv1d", "conv2d", "conv3d", "output_size", "resolve_padding"]

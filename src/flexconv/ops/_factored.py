@@ -42,6 +42,11 @@ class FactoredKernel:
         return len(self.shape)
 
     @property
+    def rank(self) -> int:
+        """The number of basis functions."""
+        return self.mix.shape[-1]
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.mix.dtype
 

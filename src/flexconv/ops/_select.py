@@ -3,12 +3,19 @@
 The estimate (`_cost_model.py`) depends on shapes, precision, and whether gradients are needed. Nothing is timed and the
 device is not synchronized, so the same shapes always give the same choice. Where a measurement contradicts the
 estimate, the measured choice is listed as an override and also applies to similar shapes.
+
+Estimates for a GPU are of the time on the device. An eager program also needs time on the host to launch every
+operation, and takes the longer of the two. Small convolutions are therefore direct, which takes the fewest operations.
+Code whose operations are captured or compiled runs inside of `launches_are_free()`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Iterator
 from operator import index
 
 import torch
@@ -21,6 +28,10 @@ from ._geometry import Geometry
 
 DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
+HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, including its share of Python and autograd
+#: operations of each algorithm on the host, without and with gradients: `python -m benchmarks.eager_loop --count`
+HOST_OPERATIONS = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140)}
+
 SIMILAR = 1.2  # largest ratio between sizes for which an override applies
 
 
@@ -30,9 +41,24 @@ def select_algorithm(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geo
         return "direct"  # exported graphs contain plain convolutions, and an empty input needs no choice
     device = "cuda" if x.device.type == "cuda" else "cpu"
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    rank = weight.mix.shape[-1] if isinstance(weight, FactoredKernel) else None
+    rank = weight.rank if isinstance(weight, FactoredKernel) else None
     problem = Problem(device, compute_precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
-    return (select_for if torch.compiler.is_compiling() else _cached_select_for)(problem, training)
+    if torch.compiler.is_compiling():
+        return select_for(problem, training)
+    return _cached_select_for(problem, training, eager=device == "cuda" and not _launches_are_free.get())
+
+
+_launches_are_free: contextvars.ContextVar[bool] = contextvars.ContextVar("launches are free", default=False)
+
+
+@contextlib.contextmanager
+def launches_are_free() -> Iterator[None]:
+    """Inside, select algorithms by their time on the device only, as for code that is captured as a CUDA graph."""
+    token = _launches_are_free.set(True)
+    try:
+        yield
+    finally:
+        _launches_are_free.reset(token)
 
 
 def compute_precision(x: torch.Tensor, device: str) -> str:
@@ -46,10 +72,17 @@ def compute_precision(x: torch.Tensor, device: str) -> str:
     return "half" if dtype.itemsize == 2 else "full"
 
 
-def select_for(problem: Problem, training: bool) -> str:
-    """Return the name of the algorithm for a problem, with or without gradients."""
+def select_for(problem: Problem, training: bool, *, eager: bool = False) -> str:
+    """Return the name of the algorithm for a problem, with or without gradients.
+
+    `eager`: every operation is launched by the host, which takes time as well.
+    """
     table = _calibration_cuda if problem.device == "cuda" else _calibration_cpu
     mode = problem.precision, training
+    if eager:
+        times = estimate_times(Calibration(table.COEFFICIENTS[mode], {}), problem)
+        on_host = {name: HOST_OPERATION * operations[training] for name, operations in HOST_OPERATIONS.items()}
+        return min(times, key=lambda name: (max(times[name], on_host[name]), times[name]))
     return fastest_algorithm(Calibration(table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})), problem)
 
 

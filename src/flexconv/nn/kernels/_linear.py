@@ -62,11 +62,15 @@ class Affine(nn.Module):
 
     def effective_map(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight [out, in] and bias [out], with weight norm and basis applied."""
-        weight, bias = self._normed_weight(dtype), self.bias.to(dtype)
+        weight, bias = self.own_map(dtype)
         if self.basis is None:
             return weight, bias
         both = matmul(torch.cat([weight, bias.unsqueeze(1)], 1), self.basis.to(dtype))
         return both[:, :-1], both[:, -1]
+
+    def own_map(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight [out, in] and bias [out], with weight norm but without the basis."""
+        return self._normed_weight(dtype), self.bias.to(dtype)
 
     def _normed_weight(self, dtype: torch.dtype) -> torch.Tensor:
         if not self.weight_norm:

@@ -1,0 +1,507 @@
+"""The masked features of a layer's kernel on a GPU, in two launches forward and two back.
+
+    features     h_0 = g_0(x),   h_l = g_l(x) ⊙ (A_l h_{l−1} + a_l),   g = e · sin(W x + b)
+                 e = exp(−½ Σ_d (γ_d (x_d − μ_d))²)                    [taps, rank]: h_n, then 1
+    basis        features × mask                                       [taps, rank]
+    backward     ∂u = ∂h ⊙ g,   ∂A = ∂uᵀ h_{l−1},   ∂a = Σ ∂u,   ∂h_{l−1} = ∂u A,   ∂g = ∂h ⊙ u,   u = A h + a
+                 angles  ∂g e cos   exponents  ∂g g
+
+The inputs h_{l−1} of the hidden maps are kept for the backward pass, everything else is computed again. Sums over taps
+have a fixed order, so results are reproducible. Kernels with other generators, precisions or masks are left to the
+plain version, as are function transforms (`torch.func`) and forward-mode derivatives. A second derivative is computed
+by the plain version.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
+from torch.autograd import forward_ad
+
+from .._context import no_autocast
+from .._matmul import matmul
+from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
+from ..nn._crop import smallest_intervals
+from ..nn._extent import Versions
+from ..nn._grid import Axis, filled, was_resampled
+from ..nn._mask import RATE
+from ..nn.kernels import GaborNet, KernelGenerator, MultiplicativeFilterNetwork
+from .triton_support import capturing, has_triton
+
+MAX_HIDDEN = 128
+MAX_TAPS = 1 << 16  # every program writes sums of all gradients, for up to 64 taps
+GRIDS = 256  # windows whose coordinates are kept
+
+Optional = torch.Tensor | None
+
+
+class Grid(NamedTuple):
+    """The taps of a window: coordinates of all axes, one after the other, and constants for the mask [D, 4]."""
+
+    lines: torch.Tensor
+    limits: torch.Tensor
+    sizes: tuple[int, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The number of taps, and sizes and offsets of the last two axes, as the Triton kernels take them."""
+        first, second, third = (1,) * (3 - len(self.sizes)) + self.sizes
+        offset = first if len(self.sizes) == 3 else 0
+        return first * second * third, second, third, offset, offset + (second if len(self.sizes) > 1 else 0)
+
+    def points(self) -> torch.Tensor:
+        """All taps → [taps, D]."""
+        return mesh(self.lines.split(self.sizes)).flatten(1).t()
+
+
+class MaskSettings(NamedTuple):
+    """What a mask is, besides its tensors."""
+
+    form: str
+    rotated: bool
+    reach: float | None  # distance from the center to the threshold, in σ; None: nothing is cropped
+    damping: float
+
+
+# --- the basis of a layer's kernel ------------------------------------------------------------------------------------
+
+
+def fused_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor | None:
+    """The features of a layer under its mask → [*sizes, rank], with the basis of the output map applied.
+
+    None if this layer is not supported. The kernel is the output map's own weight and bias times this.
+    """
+    generator, mask = layer.generator, layer.mask
+    tensors, settings = feature_tensors(generator), None
+    if tensors is None or not supports_device(generator.frequency):  # type: ignore[arg-type]
+        return None
+    parameters: tuple[torch.Tensor, ...] = ()
+    if mask is not None:
+        settings, parameters = mask_settings(mask, layer.axes), mask.size_parameters()
+        if settings is None or (settings.form == "scaled" and parameters[0].requires_grad):
+            return None
+    present = [t for t in tensors if t is not None]
+    if not _supported([*present, *parameters]) or math.prod(stop - start for start, stop in window) > MAX_TAPS:
+        return None
+    grid = grid_of(layer, window, present[0].device)
+    features = _features_of(generator, grid, tensors, present)
+    if mask is not None and settings is not None:
+        features = _Masked.apply(features, grid, settings, weakref.ref(mask), *parameters)
+    return features.view(*grid.sizes, -1)
+
+
+def _features_of(
+    generator: KernelGenerator, grid: Grid, tensors: Sequence[Optional], present: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Features with the basis of the output map. They are kept for the next forward pass if they are constant."""
+    output = generator.output_map
+    assert output is not None
+    basis = output.basis
+    used = present if basis is None else [*present, basis]
+    constant = not any(t.requires_grad for t in used) and not capturing(grid.lines.device)
+    if constant:
+        kept = _constant_features.get(generator)
+        if kept is not None and kept.grid is grid and kept.versions.unchanged(used):
+            return kept.features
+        versions = Versions(used)  # before sampling, so that a change in between is noticed
+    features = _Features.apply(grid, *tensors)
+    if basis is not None:
+        features = matmul(features, basis.t())
+    if constant:
+        _constant_features[generator] = _ConstantFeatures(grid, versions, features)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return features
+
+
+class _ConstantFeatures(NamedTuple):
+    """Features on the window of the last forward pass, and the parameters that they were made from."""
+
+    grid: Grid
+    versions: Versions
+    features: torch.Tensor
+
+
+_constant_features: weakref.WeakKeyDictionary[KernelGenerator, _ConstantFeatures] = weakref.WeakKeyDictionary()
+
+
+# --- what can be computed here ----------------------------------------------------------------------------------------
+
+
+def supports_device(tensor: torch.Tensor) -> bool:
+    """Whether Triton can run where this tensor is."""
+    return tensor.is_cuda and has_triton()
+
+
+def _supported(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether these are ordinary float32 tensors on one device, and no transform or derivative mode is active."""
+    device = tensors[0].device
+    kinds = torch.Tensor, torch.nn.Parameter
+    same = all(type(t) in kinds and t.dtype == torch.float32 and t.device == device for t in tensors)
+    return same and peek_interpreter_stack() is None and forward_ad._current_level < 0
+
+
+def feature_tensors(generator: torch.nn.Module) -> tuple[torch.Tensor | None, ...] | None:
+    """The parameters of the features, in the order of `plain_features`; None if they are computed otherwise."""
+    cls = type(generator)
+    if not isinstance(generator, MultiplicativeFilterNetwork) or generator.hidden > MAX_HIDDEN or generator.dims > 3:
+        return None
+    if cls.features is not MultiplicativeFilterNetwork.features:
+        return None
+    plain = generator.frequency, generator.phase, generator.mix_weight, generator.mix_bias
+    if cls.filter_values is MultiplicativeFilterNetwork.filter_values:
+        return *plain, None, None, None
+    if cls.filter_values is not GaborNet.filter_values or cls.envelopes is not GaborNet.envelopes:
+        return None
+    assert isinstance(generator, GaborNet)
+    return *plain, generator.mu, generator.gamma, generator.theta
+
+
+def mask_settings(mask: GaussianMask, axes: Sequence[Axis]) -> MaskSettings | None:
+    """Settings of the kernels, or None if the mask is computed otherwise."""
+    cls = type(mask)
+    if cls not in (GaussianMask, RotatedGaussianMask) or was_resampled(axes):
+        return None
+    reach = None if mask.threshold is None else math.sqrt(-2.0 * math.log(mask.threshold))
+    return MaskSettings(mask.form, cls is RotatedGaussianMask, reach, mask.damping)
+
+
+# --- coordinates ------------------------------------------------------------------------------------------------------
+
+_grids: dict[object, Grid] = {}
+
+
+def grid_of(layer: FlexConvNd, window: Sequence[TapRange], device: torch.device) -> Grid:
+    """The taps of a window. They are kept, but not for a CUDA graph, which must own what it reads."""
+    if capturing(device):
+        return _make_grid(layer, window)
+    key = layer.axes, tuple(window), type(layer.mask), device
+    grid = _grids.get(key)
+    if grid is None:
+        if len(_grids) >= GRIDS:
+            _grids.clear()
+        grid = _grids[key] = _make_grid(layer, window)
+    return grid
+
+
+@torch.no_grad()
+def _make_grid(layer: FlexConvNd, window: Sequence[TapRange]) -> Grid:
+    lines = torch.cat(layer.coordinates(window))
+    floors = [0.0] * len(layer.axes) if layer.mask is None else layer.mask.sigma_floor(layer.axes)
+    halves, inner = smallest_intervals(layer.axes, lines.dtype)
+    causal = [float(axis.causal) for axis in layer.axes]
+    numbers = [n for each in zip(floors, halves, inner, causal, strict=True) for n in each]
+    limits = filled(numbers, like=lines).view(-1, 4)
+    return Grid(lines, limits, tuple(stop - start for start, stop in window), layer.axes)
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+def plain_features(
+    points: torch.Tensor,
+    frequency: torch.Tensor,
+    phase: torch.Tensor,
+    mix_weight: torch.Tensor,
+    mix_bias: torch.Tensor,
+    mu: Optional,
+    gamma: Optional,
+    theta: Optional,
+) -> torch.Tensor:
+    """The same from points [taps, D], in operations that can be differentiated any number of times."""
+    filters = torch.sin(torch.einsum("nd,fhd->fnh", points, frequency) + phase.unsqueeze(1))
+    if mu is not None and gamma is not None:
+        offset = points[:, None, :] - mu[:, None]
+        if theta is not None:
+            angle = 2 * math.pi * theta[:, None]
+            cos, sin, (x, y) = angle.cos(), angle.sin(), offset.unbind(-1)
+            offset = torch.stack([cos * x + sin * y, cos * y - sin * x], -1)
+        filters = filters * torch.exp(-0.5 * (gamma[:, None] * offset).square().sum(-1))
+    h = filters[0]
+    for layer in range(len(mix_weight)):
+        h = filters[layer + 1] * (matmul(h, mix_weight[layer].t()) + mix_bias[layer])
+    return torch.cat([h, h.new_ones(len(h), 1)], 1)
+
+
+class _Features(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, grid: Grid, *tensors: torch.Tensor | None) -> torch.Tensor:
+        differentiable = any(ctx.needs_input_grad)
+        features, kept = launch_features(grid, tensors, keep=differentiable)
+        if differentiable:
+            ctx.grid, ctx.kept = grid, kept
+            ctx.save_for_backward(*tensors)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative
+            found = _plain_gradients(lambda *given: plain_features(ctx.grid.points(), *given), tensors, grads[0])
+        else:
+            found = launch_features_backward(ctx.grid, tensors, ctx.kept, grads[0])
+        return None, *_needed(found, ctx.needs_input_grad[1:])
+
+
+def _feature_options(grid: Grid, tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:
+    from .fused_sampler_triton import padded_width, taps_per_program
+
+    mix_weight, gamma = tensors[2], tensors[5]
+    assert mix_weight is not None
+    layers, hidden, _ = mix_weight.shape
+    return {
+        "D": len(grid.sizes),
+        "HIDDEN": hidden,
+        "RANK": hidden + 1,
+        "LAYERS": layers,
+        "GAMMAS": 0 if gamma is None else gamma.shape[-1],
+        "STEERABLE": tensors[6] is not None,
+        "TILE": padded_width(hidden),
+        "BLOCK": taps_per_program(hidden),
+        "num_warps": 4 if hidden <= 32 else 8,
+        "num_stages": 1,  # more would need more shared memory than there is for wide networks
+        "enable_fp_fusion": False,
+    }
+
+
+def launch_features(
+    grid: Grid, tensors: Sequence[torch.Tensor | None], *, keep: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Features [taps, rank], and the inputs of the hidden maps [layers, taps, hidden] if they are kept."""
+    from .fused_sampler_triton import features_forward
+
+    options = _feature_options(grid, tensors)
+    taps = grid.taps
+    features = grid.lines.new_empty(taps, options["RANK"])
+    kept = grid.lines.new_empty(options["LAYERS"], taps, options["HIDDEN"]) if keep else None
+    with torch.cuda.device_of(features):
+        features_forward[(-(-taps // options["BLOCK"]),)](
+            grid.lines, *_contiguous(tensors), kept, features, *grid.arguments, KEEP=keep, **options
+        )
+    return features, kept
+
+
+def launch_features_backward(
+    grid: Grid, tensors: Sequence[torch.Tensor | None], kept: torch.Tensor, grad: torch.Tensor
+) -> list[torch.Tensor | None]:
+    """Gradients of all tensors from that of the features."""
+    from .fused_sampler_triton import features_backward
+
+    options = _feature_options(grid, tensors)
+    sizes = [0 if t is None else t.numel() for t in tensors]
+    programs = -(-grid.taps // options["BLOCK"])
+    sums = grad.new_empty(programs, sum(sizes))
+    with torch.cuda.device_of(sums):
+        features_backward[(programs,)](
+            grid.lines, *_contiguous(tensors), kept, grad.contiguous(), sums, *grid.arguments,
+            NUMBERS=sum(sizes), **options,
+        )  # fmt: skip
+    pieces = (sums[0] if programs == 1 else sums.sum(0)).split(sizes)
+    return [None if t is None else piece.view(t.shape) for t, piece in zip(tensors, pieces, strict=True)]
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+class _Masked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: torch.Tensor,
+        grid: Grid,
+        settings: MaskSettings,
+        mask: weakref.ref[GaussianMask],
+        *parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        if any(ctx.needs_input_grad):
+            ctx.grid, ctx.settings, ctx.mask = grid, settings, mask
+            ctx.save_for_backward(features, *parameters)
+        return launch_mask(features, grid, settings, parameters)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        features, *parameters = ctx.saved_tensors
+        needed = ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]
+        if torch.is_grad_enabled():  # for a second derivative
+            plain = _plain_gradients(
+                lambda features, *given: features * plain_mask(ctx.mask(), ctx.grid, given).unsqueeze(1),
+                (features, *parameters),
+                grads[0],
+            )
+            found, of_parameters = plain[0], plain[1:]
+        else:
+            found, of_parameters = launch_mask_backward(
+                features, ctx.grid, ctx.settings, parameters, grads[0], of_features=needed[0], of_mask=any(needed[1:])
+            )
+        first, *others = _needed([found, *of_parameters], needed)
+        return first, None, None, None, *others
+
+
+def plain_mask(mask: GaussianMask, grid: Grid, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The values of a mask with other parameters, by its own method → [taps]."""
+    given = dict(zip(mask.size_names, parameters, strict=True))
+    return torch.func.functional_call(mask, given, (grid.lines.split(grid.sizes), grid.axes)).flatten()
+
+
+def _mask_arguments(settings: MaskSettings, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    """Three tensors, and the angle or None."""
+    given = [p.contiguous() for p in parameters]
+    angle = given.pop() if settings.rotated else None
+    return *given, *(None,) * (3 - len(given)), angle
+
+
+def _mask_options(settings: MaskSettings, grid: Grid, rank: int) -> dict[str, Any]:
+    from .fused_sampler_triton import MASK_TAPS, padded_width
+
+    return {
+        "reach": settings.reach or 0.0,
+        "rate": RATE,
+        "D": len(grid.sizes),
+        "SCALED": settings.form == "scaled",
+        "AUTHORS": settings.form == "authors",
+        "CROPPED": settings.reach is not None,
+        "ROTATED": settings.rotated,
+        "TILE": padded_width(rank),
+        "BLOCK": MASK_TAPS,
+        "enable_fp_fusion": False,
+    }
+
+
+def launch_mask(
+    features: torch.Tensor, grid: Grid, settings: MaskSettings, parameters: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Features [taps, rank] times the mask with these `size_parameters`."""
+    from .fused_sampler_triton import MASK_TAPS, mask_forward
+
+    basis = torch.empty_like(features)
+    taps, *sizes = grid.arguments
+    rank = features.shape[1]
+    with torch.cuda.device_of(features):
+        mask_forward[(-(-taps // MASK_TAPS),)](
+            features, grid.lines, *_mask_arguments(settings, parameters), grid.limits, basis, taps, rank, *sizes,
+            **_mask_options(settings, grid, rank),
+        )  # fmt: skip
+    return basis
+
+
+def launch_mask_backward(
+    features: torch.Tensor,
+    grid: Grid,
+    settings: MaskSettings,
+    parameters: Sequence[torch.Tensor],
+    grad: torch.Tensor,
+    *,
+    of_features: bool,
+    of_mask: bool,
+) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+    """The gradient of the features, and those of the parameters of the mask."""
+    from triton import next_power_of_2
+
+    from .fused_sampler_triton import COLUMNS, MASK_TAPS, TAPS_OF_ONE_PROGRAM, mask_backward, mask_finish
+
+    taps, *sizes = grid.arguments
+    programs, blocks = -(-taps // MASK_TAPS), 1
+    if of_mask and taps <= TAPS_OF_ONE_PROGRAM:
+        programs, blocks = 1, next_power_of_2(programs)  # few different numbers, each is compiled
+    finish = of_mask and programs == 1
+    rank, dims = features.shape[1], len(grid.sizes)
+    options = _mask_options(settings, grid, rank)
+    first, second, third, angle = _mask_arguments(settings, parameters)
+    d_features = torch.empty_like(features) if of_features else None
+    sums = features.new_empty(programs, COLUMNS) if of_mask and not finish else None
+    out = features.new_empty(COLUMNS) if of_mask else None
+    with torch.cuda.device_of(features):
+        mask_backward[(programs,)](
+            grad.contiguous(), features, grid.lines, first, second, third, angle, grid.limits, d_features, sums, out,
+            taps, rank, *sizes, damping=settings.damping, BLOCKS=blocks, OF_FEATURES=of_features, OF_MASK=of_mask,
+            FINISH=finish, COLUMNS=COLUMNS, **options,
+        )  # fmt: skip
+        if sums is not None:
+            mask_finish[(1,)](
+                sums, first, second, third, grid.limits, out, programs, RATE, settings.damping,
+                D=dims, SCALED=options["SCALED"], AUTHORS=options["AUTHORS"], COLUMNS=COLUMNS,
+                PROGRAMS=next_power_of_2(programs),
+            )  # fmt: skip
+    if out is None:
+        return d_features, [None] * len(parameters)
+    first_grad, second_grad, of_angle = out.split((3, 3, 2))
+    found: list[torch.Tensor | None] = [first_grad[:dims], second_grad[:dims]]
+    found = [None, *found] if settings.form == "scaled" else found  # the start is a constant
+    return d_features, [*found, of_angle[:1]] if settings.rotated else found
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+
+
+def fused_kernel(
+    weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
+) -> torch.Tensor | None:
+    """The kernel [weight bias] · basisᵀ of this shape, from an output map and a basis [*taps, rank].
+
+    None if it is not supported.
+    """
+    if not supports_device(weight) or not _supported((weight, bias, basis)):
+        return None
+    return _Kernel.apply(weight, bias, basis.flatten(0, -2), shape)
+
+
+def _plain_kernel(weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    return matmul(torch.cat([weight, bias.unsqueeze(1)], 1), basis.t())
+
+
+class _Kernel(torch.autograd.Function):
+    """Takes the place of ten operations whose gradients are views and copies."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
+    ) -> torch.Tensor:
+        with torch.no_grad(), no_autocast(weight.device.type):
+            mix = torch.cat([weight, bias.unsqueeze(1)], 1)
+            kernel = matmul(mix, basis.t())
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(weight, bias, basis)
+            ctx.mix = mix
+        return kernel.view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight, bias, basis = ctx.saved_tensors
+        with no_autocast(weight.device.type):
+            grad = grads[0].to(weight.dtype).reshape(len(weight), -1)
+            if torch.is_grad_enabled():  # for a second derivative
+                return *_plain_gradients(_plain_kernel, (weight, bias, basis), grad), None
+            of_weight, of_bias, of_basis, _ = ctx.needs_input_grad
+            return (
+                matmul(grad, basis[:, :-1]) if of_weight else None,
+                torch.mv(grad, basis[:, -1]) if of_bias else None,
+                matmul(grad.t(), ctx.mix) if of_basis else None,
+                None,
+            )
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _contiguous(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    return [None if t is None else t.contiguous() for t in tensors]
+
+
+def _needed(gradients: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> list[torch.Tensor | None]:
+    return [gradient if wanted else None for gradient, wanted in zip(gradients, needed, strict=True)]
+
+
+def _plain_gradients(function: Any, tensors: Sequence[torch.Tensor | None], grad: torch.Tensor) -> list[Any]:
+    """Gradients of a function of these tensors, with a graph for further derivatives."""
+    given = [None if t is None else t.view_as(t) for t in tensors]  # one of them may depend on another
+    wanted = [t for t in given if t is not None and t.requires_grad]
+    found = iter(torch.autograd.grad(function(*given), wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in given]

@@ -1,0 +1,200 @@
+"""Kernel sizes without waiting: mask parameters are copied to the host while the device works.
+
+In training, every step of an optimizer changes the masks, and every layer must know the values of its own before it can
+choose a window. Reading them layer by layer stalls the device once per layer, because each read waits for everything
+that was launched before, such as the layers in front of this one.
+
+Here, all masks that belong to an optimizer are copied right after its step, with one asynchronous copy to pinned memory
+and an event behind it. A forward pass uses the values of that copy. It always uses these, never older ones, so a window
+is never too small, whatever the optimizer did: no bound on the size of a step is needed. If the copy has not arrived,
+the forward pass waits for its event, that is, until the last step of the optimizer has finished on the device. This
+happens at most once per step, before the first layer, and only if the device is behind the host. It hardly costs time
+then: nothing but the operations in front of the first layer could have been launched in the meantime, and a host that
+is faster than the device soon has many operations in the queue again.
+
+A copy is used only if the parameters have not changed since it was started, by the same record of versions that decides
+whether a size is up to date. Otherwise, for example after `mask.set_` or a step of another optimizer, the layer reads
+its parameters itself.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .._registry import provide
+from ..nn import GaussianMask, RotatedGaussianMask
+from ..nn._crop import smallest_intervals
+from ..nn._extent import SizeSource, Values, Versions
+from ..nn._grid import Axis, was_resampled
+from ..nn._mask import RATE
+from .triton_support import capturing
+
+UNREAD_COPIES = 8  # a layer that has not read so many copies is not copied any more
+
+
+class Copy:
+    """A copy of several tensors to the host, under way or arrived."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad(), torch.cuda.device(tensors[0].device):
+            packed = torch.cat([t.detach().flatten() for t in tensors])
+            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._numbers: list[float] | None = None
+
+    def numbers(self) -> list[float]:
+        """All values, one after the other. Waits for the copy."""
+        if self._numbers is None:
+            self._arrived.synchronize()
+            self._numbers = self._host.tolist()
+        return self._numbers
+
+
+class _Followed:
+    """Size parameters of one layer, and where their values are in the last copy."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.references = [weakref.ref(p) for p in parameters]
+        self.copy: Copy | None = None
+        self.start = 0
+        self.versions: Versions | None = None
+        self.unread = 0
+
+    def parameters(self) -> list[torch.Tensor] | None:
+        """The tensors, or None if one of them does not exist any more."""
+        found = [reference() for reference in self.references]
+        return None if any(t is None for t in found) else found  # type: ignore[return-value]
+
+    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the same tensors."""
+        return all(reference() is p for reference, p in zip(self.references, parameters, strict=True))
+
+    def values(self, parameters: Sequence[torch.Tensor]) -> list[Values] | None:
+        """The current values from the last copy, or None if it is not of the current ones."""
+        if self.copy is None or self.versions is None or not self.versions.unchanged(parameters):
+            return None
+        self.unread = 0
+        numbers, start, values = self.copy.numbers(), self.start, []
+        for parameter in parameters:
+            values.append(_nested(numbers[start : start + parameter.numel()], parameter.shape))
+            start += parameter.numel()
+        return values
+
+
+class SizeCopies:
+    """Copies the size parameters of layers after each step of an optimizer that changes them."""
+
+    copy: type[Copy] = Copy
+
+    def __init__(self) -> None:
+        self._followed: dict[tuple[int, ...], _Followed] = {}
+
+    def read(self, parameters: Sequence[torch.Tensor]) -> list[Values]:
+        """The values of the size parameters of a layer, from the last copy if there is one of the current values."""
+        if not self.supports(parameters):
+            return NotImplemented
+        key = tuple(map(id, parameters))
+        followed = self._followed.get(key)
+        if followed is None or not followed.are(parameters):
+            self._followed[key] = _Followed(parameters)
+            return NotImplemented
+        values = followed.values(parameters)
+        return NotImplemented if values is None else values
+
+    def supports(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether these are tensors on one GPU that an optimizer may change."""
+        first = parameters[0]
+        same = all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
+        return same and torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Start a copy of all followed parameters that this optimizer has."""
+        if not self._followed:
+            return
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        groups: dict[object, list[tuple[_Followed, list[torch.Tensor]]]] = {}
+        for key, followed in list(self._followed.items()):
+            parameters = followed.parameters()
+            if parameters is not None and own.isdisjoint(key):
+                continue
+            followed.unread += 1
+            if parameters is None or followed.unread > UNREAD_COPIES:
+                del self._followed[key]
+            else:
+                groups.setdefault((parameters[0].device, parameters[0].dtype), []).append((followed, parameters))
+        for layers in groups.values():
+            if not capturing(layers[0][1][0].device):  # a captured copy would say nothing about the current values
+                self._start(layers)
+
+    def _start(self, layers: Sequence[tuple[_Followed, list[torch.Tensor]]]) -> None:
+        copy, start = self.copy([p for _, parameters in layers for p in parameters]), 0
+        for followed, parameters in layers:
+            followed.copy, followed.start, followed.versions = copy, start, Versions(parameters)
+            start += sum(p.numel() for p in parameters)
+
+
+def _nested(numbers: list[float], shape: torch.Size) -> Values:
+    """Numbers as `tolist` of a tensor with this shape returns them. Size parameters have at most two dimensions."""
+    if len(shape) < 2:
+        return numbers
+    width = shape[1]
+    return [numbers[row * width : (row + 1) * width] for row in range(shape[0])]
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def size_bounds(source: SizeSource, values: Sequence[Any], axes: Sequence[Axis]) -> list[list[float]]:
+    """`GaussianMask.bounds` in Python's numbers, which takes a tenth of the time. See `nn._extent.size_bounds`."""
+    rotated = type(source) is RotatedGaussianMask
+    if (type(source) is not GaussianMask and not rotated) or was_resampled(axes):
+        return NotImplemented
+    assert isinstance(source, GaussianMask)
+    if source.threshold is None:
+        return [[-math.inf, math.inf] for _ in axes]
+    if source.form == "scaled":
+        (start, widths), shift, growth, *others = values
+        mean = [m + RATE * s * by for m, s, by in zip(start, widths, shift, strict=True)]
+        sigma = [s * _exp(RATE * by) for s, by in zip(widths, growth, strict=True)]
+    else:
+        mean, sigma, *others = values
+    reach = math.sqrt(-2.0 * math.log(source.threshold))
+    if source.form == "authors":
+        return [_authors_bounds(axis, m, abs(s) * reach) for axis, m, s in zip(axes, mean, sigma, strict=True)]
+    mean = [min(max(m, -1.0), 1.0) for m in mean]
+    sigma = [max(abs(s), floor) for s, floor in zip(sigma, source.sigma_floor(axes), strict=True)]
+    if rotated:
+        cos, sin = math.cos(others[0][0]), math.sin(others[0][0])
+        sigma = [math.hypot(cos * s, sin * other) for s, other in zip(sigma, reversed(sigma), strict=True)]
+    bounds = []
+    for m, s, half, inner in zip(mean, sigma, *smallest_intervals(axes, torch.float32), strict=True):
+        center = min(max(m, -inner), inner)
+        bounds.append([min(m - s * reach, center - half), max(m + s * reach, center + half)])
+    return bounds
+
+
+def _authors_bounds(axis: Axis, mean: float, reach: float) -> list[float]:
+    root = mean - reach if axis.causal else -max(abs(mean - reach), abs(mean + reach))
+    low = root if abs(root) < 1 else -math.inf
+    return [low, math.inf if axis.causal else -low]
+
+
+def _exp(x: float) -> float:
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+copies = SizeCopies()
+register_optimizer_step_post_hook(copies.after_step)  # after the one that counts steps
+provide("nn.read_values", copies.read)
+provide("nn.size_bounds", size_bounds)
