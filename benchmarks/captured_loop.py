@@ -4,8 +4,9 @@
     python -m benchmarks.captured_loop --ways eager captured --steps 20
 
 Batches of 64 images of 3 × 32 × 32 pixels, bf16 autocast, fused Adam, masks at their initial size and on the whole
-grid. The ways are: `eager`, the loop without capture; `captured`, with `compile=False`; `compiled`, with `compile=True`;
-and `engine`, the engine of `flexconv train`, which also prepares the batches. Needs a GPU, and less than two minutes.
+grid. The ways are: `eager`, the loop without capture; `captured`, with `compile=False`; `compiled`, with
+`compile=True`; and `engine`, the engine of `flexconv train`, which also prepares the batches. Needs a GPU, and less
+than two minutes.
 """
 
 from __future__ import annotations

@@ -506,7 +506,9 @@ def test_host_reads_are_found_before_the_capture(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
     with host_reads() as lines:
         warnings.warn(SYNC, UserWarning, stacklevel=1)  # as torch does
-        threading.Thread(target=warnings.warn, args=(SYNC,)).start()
+        other = threading.Thread(target=warnings.warn, args=(SYNC,))
+        other.start()
+        other.join()
     assert len(lines) == 1
     assert "test_capture.py" in lines[0]
     assert "warnings.warn(SYNC" in lines[0]

@@ -21,8 +21,7 @@ SYNC = "called a synchronizing CUDA operation"
 def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
     """Return file, line number and source of the innermost line outside of torch and flexconv."""
     for frame in reversed(frames):
-        library = frame.filename.startswith((*OWN, "<frozen"))
-        if not library and Path(frame.filename).name not in ("contextlib.py", "warnings.py"):
+        if not frame.filename.startswith(OWN) and not _is_standard(frame):
             return f"{frame.filename}:{frame.lineno}" + (f": {frame.line}" if frame.line else "")
     return "an unknown line"
 
@@ -31,10 +30,13 @@ def _is_allowed(frames: Sequence[traceback.FrameSummary]) -> bool:
     """Whether a compiler waits for the device, or a check of flexconv, but not `refresh_extents`."""
     if any(part in frame.filename for frame in frames for part in COMPILERS):
         return True
-    outside = [
-        frame for frame in frames if not frame.filename.startswith(TORCH) and "warnings.py" not in frame.filename
-    ]
+    outside = [frame for frame in frames if not frame.filename.startswith(TORCH) and not _is_standard(frame)]
     return bool(outside) and outside[-1].filename.startswith(FLEXCONV) and outside[-1].name != "refresh"
+
+
+def _is_standard(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame belongs to a helper of the standard library."""
+    return frame.filename.startswith("<frozen") or Path(frame.filename).name in ("contextlib.py", "warnings.py")
 
 
 @contextlib.contextmanager
