@@ -1,5 +1,7 @@
 """`flexconv.capture` where steps cannot be captured: it runs the step as it is."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -81,6 +83,14 @@ def test_inputs_that_require_gradients_are_an_error():
     step = flexconv.capture(lambda x: model(x), model, torch.optim.SGD(model.parameters()))
     with pytest.raises(ArgumentError, match=mentions("[4, 1, 6, 6]", "detach")):
         step(torch.zeros(4, 1, 6, 6, requires_grad=True))
+
+
+def test_arguments_of_other_types_are_an_error():
+    """A graph would not notice that an attribute has changed."""
+    model = small_net()
+    step = flexconv.capture(lambda _: None, model, torch.optim.SGD(model.parameters()))
+    with pytest.raises(ArgumentTypeError, match=mentions("tensors", "SimpleNamespace")):
+        step(SimpleNamespace(x=torch.zeros(3)))
 
 
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])

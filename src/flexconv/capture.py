@@ -7,6 +7,7 @@ start them than the GPU to compute them. A replayed graph starts them all at onc
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -20,6 +21,8 @@ from .nn import refresh_extents
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
 
 
 def capture(
@@ -50,15 +53,16 @@ def capture(
     before. Learning rates may change in every step.
 
     A call with other shapes or dtypes, such as that of the last batch of an epoch, runs without a graph. If they stay,
-    the step is captured again. The same is true for other numbers, strings or objects, which are constants in a graph.
+    the step is captured again. The same is true for numbers and strings, which are constants in a graph.
 
     Where steps cannot be captured, every call runs `train_step` as it is: on a CPU, with several processes, and if the
     model is on several devices.
 
     Arguments:
-        train_step: everything from `zero_grad` to `optimizer.step()`, for any arguments. It must not read values of
-            tensors on the host (`loss.item()`, `if loss > 3`), and must not call `scheduler.step()`. Whatever else it
-            does in Python happens only when it is captured.
+        train_step: everything from `zero_grad` to `optimizer.step()`. Its arguments are tensors, numbers and strings,
+            also in lists, tuples and dicts. It must not read values of tensors on the host (`loss.item()`,
+            `if loss > 3`), and must not call `scheduler.step()`. Whatever else it does in Python happens only when it
+            is captured.
         model: all networks that the step trains or whose kernel sizes change.
         optimizer: all optimizers that the step uses: SGD, or those with the option `capturable`, such as Adam and
             AdamW. The option itself need not be set.
@@ -120,17 +124,28 @@ class TrainStep(Generic[P, R]):
 
 
 def on_device(tree: Any, device: torch.device) -> Any:
-    """Copy all tensors of a tree to a device. Raises an error for tensors that require a gradient."""
+    """Copy all tensors of a tree of arguments to a device."""
 
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.requires_grad:
+    def move(value: Any) -> Any:
+        check_argument(value)
+        return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+
+    return pytree.tree_map(move, tree)
+
+
+def check_argument(value: Any) -> None:
+    """Raise an error for arguments that a replayed step cannot have: a change inside an object is not noticed."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
             raise ArgumentError(
-                f"a tensor of shape {list(tensor.shape)} that requires a gradient cannot be the input of a captured "
+                f"a tensor of shape {list(value.shape)} that requires a gradient cannot be the input of a captured "
                 "step: pass tensor.detach(), or compute it inside the step"
             )
-        return tensor.to(device, non_blocking=True)
-
-    return pytree.tree_map_only(torch.Tensor, move, tree)
+    elif not isinstance(value, CONSTANTS):
+        raise ArgumentTypeError(
+            "the arguments of a captured step are tensors, numbers and strings, also in lists, tuples and dicts; "
+            f"got {type(value).__name__}"
+        )
 
 
 def detached(tree: Any) -> Any:

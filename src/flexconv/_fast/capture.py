@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._registry import provide
-from ..capture import TrainStep, constant_rates, detached, on_device
+from ..capture import TrainStep, check_argument, constant_rates, detached, on_device
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed, refresh_extents
 from .blocks import fused_blocks
@@ -127,13 +127,8 @@ class Call(NamedTuple):
 
 def _kind(leaf: Any) -> object:
     """What must be the same in a replay: shape and dtype of a tensor, or type and value of a constant."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.shape, leaf.dtype, leaf.requires_grad
-    try:
-        hash(leaf)
-    except TypeError:
-        return type(leaf), id(leaf)
-    return type(leaf), leaf
+    check_argument(leaf)
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
 
 
 class Captured(NamedTuple):
