@@ -32,7 +32,7 @@ ROWS = (
     ),
     ("ops", "audio"),
     ("nn",),
-    ("sampling", "spectrum", "resolution", "norm_scale", "materialize", "convert"),
+    ("sampling", "spectrum", "resolution", "norm_scale", "materialize", "convert", "capture"),
     ("models",),
     ("compat", "summary", "_multiply_adds", "testing"),  # after models: they know whole networks, not only layers
     ("data",),

@@ -92,3 +92,11 @@ def test_fit_an_image_fits_all_generators_and_saves_a_figure(capsys, tmp_path):
         if line[:1] in "MGFS" and "," in line
     ]
     assert max(counts) < 1.1 * min(counts)
+
+
+def test_captured_loop_learns_and_prints_a_table(capsys):
+    accuracy = load("captured_loop").main(epochs=1, rows=100)
+    assert 0 <= accuracy <= 1
+    out = capsys.readouterr().out
+    assert out.startswith("epoch")
+    assert "The steps ran on" in out

@@ -24,6 +24,7 @@ TESTS = [
     "tests/nn/kernels/test_generators.py",
     "tests/models/test_flexnet.py",
     "tests/models/test_flextcn.py",
+    "tests/test_capture.py::test_runs_the_step_on_a_cpu",
     "tests/train/test_optim.py",
     "tests/train/test_fit.py::test_steps_equal_a_plain_torch_loop",
     "tests/train/test_loop.py::test_run_writes_all_files",

@@ -12,6 +12,7 @@ Modules that need only torch, numpy and safetensors:
     spectrum        bounds on the frequencies of kernels, and a penalty on aliasing
     resolution      running a model at another resolution
     norm_scale      kernels of moderate size, for float16
+    capture         your own training step as a replayed CUDA graph
     models          the networks of the paper; saving and loading
     compat          loading networks of the authors' code
     summary         what each layer has learned, in numbers
@@ -46,6 +47,7 @@ if TYPE_CHECKING or not is_command():
     from . import spectrum as spectrum
     from . import testing as testing
     from ._registry import load_fast_versions
+    from .capture import capture as capture
     from .convert import ConversionReport as ConversionReport
     from .convert import convert as convert
     from .materialize import materialize as materialize
@@ -80,6 +82,7 @@ __all__ = [
     "Streaming",
     "alias_penalty",
     "at_resolution",
+    "capture",
     "convert",
     "create_model",
     "from_pretrained",

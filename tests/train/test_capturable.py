@@ -26,7 +26,7 @@ def synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape):
     monkeypatch.setattr(trainer.optimizer, "step", lambda *_, **__: None)
     for group in trainer.optimizer.param_groups:
         group["base_lr"] = recipe.optim.lr
-    windows = CaptureWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, [trainer.optimizer])
     trainer.forward_model.train()
     syncs = HostSyncs()
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):

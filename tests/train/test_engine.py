@@ -1,6 +1,5 @@
 """Compiled and captured steps compute the same as eager ones."""
 
-import contextlib
 import io
 import math
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from rich.console import Console
 from torch import nn
 
 from flexconv import train
-from flexconv._fast import capture as graph
 from flexconv._fast.capture import GraphEngine
 from flexconv._fast.capture_windows import CaptureWindows
 from flexconv.bench.steps import noise
@@ -21,6 +19,7 @@ from flexconv.train import engine as engines
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine, fastest
 
+from ..fake_graph import RunsOnce
 from .tiny import tiny_recipe
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -96,7 +95,7 @@ def test_capture_windows_have_room_to_grow(tmp_path):
     trainer = trainer_of(tmp_path)
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "masks"]
     group["base_lr"] = 1e-4
-    windows = CaptureWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, [trainer.optimizer])
     windows.hold()
     assert [layer.window for layer, _ in windows.layers] == windows._windows
     layer, source = windows.layers[1]
@@ -121,9 +120,6 @@ def test_capture_windows_have_room_to_grow(tmp_path):
 @pytest.mark.usefixtures("quick_compiler")
 def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
     """Other shapes would be compiled, and constants created for them, during the capture."""
-    monkeypatch.setattr(graph, "_captured", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
-    monkeypatch.setattr(GraphEngine, "_warm_up", lambda self, *step: self._run(*step))
     trainer = trainer_of(tmp_path)
     for group in trainer.optimizer.param_groups:
         group["base_lr"] = 1e-4
@@ -135,8 +131,7 @@ def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
         for mask in masks:  # more than a training step could
             nn.init.constant_(mask.sigma, 0.4 if len(used) % 2 else 0.05)
 
-    engine = GraphEngine(trainer.model, trainer.optimizer, compute, 50)
-    engine._make_capturable()
+    engine = GraphEngine(trainer.model, trainer.optimizer, compute, 50, recorder=RunsOnce)
     batch = next(iter(trainer.train_batches.iterate(epoch=0)))
     for _ in range(3):
         engine.step(batch, 0.02)
@@ -152,18 +147,14 @@ def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
 
 def test_windows_fit_before_the_first_full_batch(tmp_path):
     trainer = trainer_of(tmp_path)
-    windows = CaptureWindows(trainer.model, trainer.optimizer)
-    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
-    windows._copy = windows._packed(), event
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "Event", lambda: event)
-        patch.setattr(torch, "empty", lambda *shape, **options: torch.zeros(*shape, dtype=options["dtype"]))
-        assert windows.still_fit()
+    windows = CaptureWindows(trainer.model, [trainer.optimizer])
+    assert windows.still_fit()  # starts a copy
+    assert windows.still_fit()
 
 
 def test_bounds_of_grouped_layers_equal_those_of_each(tmp_path):
     trainer = trainer_of(tmp_path)
-    windows = CaptureWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, [trainer.optimizer])
     for number, (_, source) in enumerate(windows.layers):
         nn.init.constant_(source.sigma, 0.1 + 0.1 * number)
     for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
@@ -175,11 +166,11 @@ def test_layers_are_grouped_by_settings_not_by_parameters(tmp_path, monkeypatch)
     monkeypatch.setattr(GaussianMask, "extra_repr", lambda _: pytest.fail("reads parameters from the device"))
     trainer = trainer_of(tmp_path)
     masks = [module for module in trainer.model.modules() if isinstance(module, GaussianMask)]
-    assert len(CaptureWindows(trainer.model, trainer.optimizer)._groups) == 1
+    assert len(CaptureWindows(trainer.model, [trainer.optimizer])._groups) == 1
     masks[0].threshold = 0.2
     for mask in masks:
         nn.init.constant_(mask.sigma, 0.3)
-    windows = CaptureWindows(trainer.model, trainer.optimizer)
+    windows = CaptureWindows(trainer.model, [trainer.optimizer])
     assert windows._groups == [[0], list(range(1, len(masks)))]
     first, second, *_ = windows._bounds(windows._packed())
     assert first[0][1] - first[0][0] < second[0][1] - second[0][0]  # the threshold is 0.2 instead of 0.1
@@ -234,11 +225,10 @@ def test_failed_compilation_suggests_the_eager_engine(tmp_path):
         raise RuntimeError("backend='inductor' raised:\nCompileError: no such kernel\nmore of this")
 
     trainer = trainer_of(tmp_path)
-    engine = GraphEngine(trainer.model, trainer.optimizer, fail, 50)
+    engine = GraphEngine(trainer.model, trainer.optimizer, fail, 50, recorder=RunsOnce)
     batch = next(iter(trainer.train_batches.iterate(epoch=0)))
-    engine._make_capturable()
     with pytest.raises(RuntimeError, match=r"cannot be compiled \(CompileError: no such kernel\).*engine=eager"):
-        engine._run(batch, 0.02)
+        engine.step(batch, 0.02)
 
 
 def test_compiler_messages_are_not_markup(tmp_path, monkeypatch):
