@@ -130,3 +130,99 @@ def test_another_width_of_2d_stream_raises():
     stream(torch.randn(1, 1, 4, 6))
     with pytest.raises(ValueError, match="reset"):
         stream(torch.randn(1, 1, 4, 7))
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.cumsum(-1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(nn.Softmax(-1), nn.Softmax(2), nn.LogSoftmax(-1), nn.Softmin(2), nn.GLU(-1)),
+        *(nn.LayerNorm(8), nn.LayerNorm([2, 8]), nn.RMSNorm(8), nn.Linear(8, 8)),
+        *(nn.Flatten(), nn.Unflatten(1, (1, 2)), nn.Fold(2, 1), nn.PixelShuffle(1), nn.CrossMapLRN2d(2)),
+        *(nn.TransformerEncoderLayer(2, 1, 4), nn.Bilinear(2, 2, 2), nn.L1Loss(), Mean()),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_modules_not_known_to_act_step_by_step_are_refused_by_name(other):
+    with pytest.raises(ValueError, match=mentions(f"1.0 ({type(other).__name__})")):
+        Streaming(with_causal(nn.Sequential(other)))
+
+
+def test_last_axes_after_a_nested_convolution_are_time():
+    with pytest.raises(ValueError, match=mentions("2 (LayerNorm)", "time")):
+        Streaming(nn.Sequential(nn.Sequential(causal_layer()), nn.ReLU(), nn.LayerNorm(8)))
+
+
+@pytest.mark.parametrize(
+    "other", [nn.Softmax(1), nn.LogSoftmax(-2), nn.GLU(1), nn.PReLU(2), nn.Softsign(), nn.Dropout1d(), nn.Identity()]
+)
+def test_modules_that_act_step_by_step_are_accepted(other):
+    model, x = with_causal(other).double(), torch.randn(2, 2, 12).double()
+    stream = Streaming(model)
+    assert_same_output(torch.cat([stream(chunk) for chunk in x.split([1, 4, 7], -1)], -1), run_offline(model, x))
+
+
+def test_linear_and_layer_norm_over_features_are_accepted():
+    class OverFeatures(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = causal_layer(), nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 3))
+
+        def forward(self, x):
+            return self.head(self.conv(x).mT).mT
+
+    model, x = OverFeatures().double(), torch.randn(2, 2, 12).double()
+    stream = Streaming(model)
+    assert_same_output(torch.cat([stream(chunk) for chunk in x.split([1, 4, 7], -1)], -1), run_offline(model, x))
+
+
+def test_last_axis_of_2d_stream_is_not_time():
+    model = nn.Sequential(FlexConv2d(1, 1, 3, padding=("causal", "same")), nn.LayerNorm(6), nn.Softmax(-1)).double()
+    stream, x = Streaming(model), torch.randn(1, 1, 5, 6).double()
+    assert_same_output(torch.cat([stream(chunk) for chunk in x.split([1, 4], 2)], 2), run_offline(model, x))
+    with pytest.raises(ValueError, match=mentions("1 (Softmax)", "dim=2")):
+        Streaming(nn.Sequential(FlexConv2d(1, 1, 3, padding=("causal", "same")), nn.Softmax(2)))
+
+
+def test_declared_module_is_accepted():
+    class Swish(nn.Module):
+        acts_step_by_step = True
+
+        def forward(self, x):
+            return x * x.sigmoid()
+
+    assert Streaming(with_causal(Swish()))(torch.randn(1, 2, 4)).shape == (1, 2, 4)
+
+
+def test_parametrized_module_is_accepted():
+    model = with_causal(nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 3, 1)))
+    assert Streaming(model)(torch.randn(1, 2, 4)).shape == (1, 3, 4)
+
+
+class Fails(nn.Module):
+    acts_step_by_step = True
+    now = False
+
+    def forward(self, x):
+        if Fails.now:
+            raise RuntimeError("out of memory")
+        return x
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_failed_call_leaves_stream_as_it_was(monkeypatch, failing):
+    model = nn.Sequential(causal_layer(stride=2), nn.Sequential(Fails(), causal_layer()), Fails()).double()
+    stream, x = Streaming(model), torch.randn(2, 2, 24).double()
+    outputs = []
+    for number, chunk in enumerate(x.split([3, 5, 0, 16], -1)):
+        if number == failing:
+            monkeypatch.setattr(Fails, "now", True)
+            with pytest.raises(RuntimeError, match="memory"):
+                stream(chunk)
+            monkeypatch.undo()
+        outputs.append(stream(chunk))
+    assert_same_output(torch.cat(outputs, -1), run_offline(model, x))

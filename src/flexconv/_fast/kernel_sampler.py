@@ -90,10 +90,9 @@ class _Group:
         stacked = {name: torch.stack([each[name] for each in self.tensors]) for name in names}  # one operation per name
         outputs = [layer.generator.output_map for layer in self.layers]
         with no_autocast(self.lines[0].device.type):
-            if self.part.mask is not None:
-                # outside of the region below, where the compiler would lose custom gradients
-                _guard_masks(self.part, stacked, self.damping)
-            basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
+            # the guard of masks is outside of the region below, where the compiler would lose its custom gradients
+            masks = None if self.part.mask is None else _guarded_masks(self.part, stacked, self.damping)
+            basis = _masked_features(self.part, stacked, masks, [any_length(line, 1) for line in self.lines])
             maps = [output.effective_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
             weights, biases = (torch.cat(each) for each in zip(*maps, strict=True))
             shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
@@ -107,22 +106,16 @@ class _Group:
                     layer._provider.prepared = FactoredKernel(batch, number)
 
 
-def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], damping: torch.Tensor) -> None:
-    """Replace the parameters of the masks by their guarded values. `damping` [layers, 1] is that of their gradients."""
+def _guarded_masks(part: _Part, stacked: dict[str, torch.Tensor], damping: torch.Tensor) -> list[torch.Tensor]:
+    """Remove the parameters of the masks, and return mean, σ and any further values [layers, …] of all masks.
+
+    `damping` [layers, 1] is that of their gradients.
+    """
     mask = part.mask
     assert mask is not None
-    names = [f"mask.{name}" for name in mask.size_names]
-    mean, sigma, *_ = mask.natural([stacked[name].to(damping.dtype) for name in names], damping)
-    mean, sigma = mask.guarded(mean, sigma, part.axes)
-    if mask.form == "scaled":  # as if the masks had started there
-        start, shift, growth = names[:3]
-        stacked |= {
-            start: torch.stack([mean, sigma], -2),
-            shift: torch.zeros_like(mean),
-            growth: torch.zeros_like(sigma),
-        }
-    else:
-        stacked |= {names[0]: mean, names[1]: sigma}
+    parameters = [stacked.pop(f"mask.{name}").to(damping.dtype) for name in mask.size_names]
+    mean, sigma, *others = mask.natural(parameters, damping)
+    return [*mask.guarded(mean, sigma, part.axes), *others]
 
 
 class _Shared:
@@ -148,15 +141,17 @@ class _Shared:
 
 
 @functools.partial(Region, dynamic=False)
-def _masked_features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+def _masked_features(
+    part: _Part, parameters: dict[str, torch.Tensor], masks: list[torch.Tensor] | None, lines: list[torch.Tensor]
+) -> torch.Tensor:
     """The inputs of the output maps times the masks, and the masks themselves as the feature of the bias.
 
     → [layers, *block, rank]: features, mask, and zeros up to a multiple of 8 for tensor cores.
     """
     features = _features(part, parameters, lines)
     window = torch.ones_like(features[..., :1])
-    if part.mask is not None:
-        window = _for_each(part, "window", parameters, lines).unsqueeze(-1)
+    if masks is not None:
+        window = _windows(part, masks, lines).unsqueeze(-1)
     missing = -(features.shape[-1] + 1) % 8
     return torch.cat([features * window, window, features.new_zeros(*features.shape[:-1], missing)], -1)
 
@@ -176,21 +171,25 @@ def _features(part: _Part, parameters: dict[str, torch.Tensor], lines: list[torc
         name: each.unsqueeze(1).expand(layers, number, *each.shape[1:]).flatten(0, 1)
         for name, each in parameters.items()
     }
-    features = _for_each(part, "features", copies, [pieces, *others])
+
+    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
+        return functional_call(part, values, axes)
+
+    features = vmap(one)(copies, pieces, *others)
     features = features.unflatten(0, (layers, number)).flatten(1, 2)[:, :length]
     # constant features are kept for the backward pass, and inductor assumes that the strides of a slice never change
     return features if features.requires_grad else features.contiguous()
 
 
-def _for_each(
-    part: _Part, what: str, parameters: dict[str, torch.Tensor], lines: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """Evaluate `part` for each layer, with stacked parameters and lines."""
+def _windows(part: _Part, masks: list[torch.Tensor], lines: list[torch.Tensor]) -> torch.Tensor:
+    """The masks [layers, *block] from their guarded values."""
+    mask = part.mask
+    assert mask is not None
 
-    def one(values: dict[str, torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
-        return functional_call(part, values, (what, *axes))
+    def one(values: list[torch.Tensor], *axes: torch.Tensor) -> torch.Tensor:
+        return mask.evaluate(values, axes, part.axes)
 
-    return vmap(one)(parameters, *lines)
+    return vmap(one)(masks, *lines)
 
 
 @functools.partial(Region, dynamic=True)
@@ -202,7 +201,7 @@ def _with_bias(weights: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) 
 
 
 class _Part(nn.Module):
-    """The features of a generator and the values of a mask, from the coordinates of each axis."""
+    """The features of a generator from the coordinates of each axis, and the mask that belongs to them."""
 
     def __init__(self, layer: FlexConvNd) -> None:
         super().__init__()
@@ -214,10 +213,7 @@ class _Part(nn.Module):
         own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
 
-    def forward(self, what: str, *lines: torch.Tensor) -> torch.Tensor:
-        if what == "window":
-            assert self.mask is not None
-            return self.mask(lines, self.axes)
+    def forward(self, *lines: torch.Tensor) -> torch.Tensor:
         grid = mesh(lines)
         return self.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
 

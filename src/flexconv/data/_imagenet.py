@@ -101,7 +101,9 @@ def _batch(path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
     arrays = load_arrays(path)
     if not {"data", "labels"} <= set(arrays):
         raise DamagedDataError(f"{path}: contains {sorted(arrays)}, expected data and labels")
-    images, labels = np.asarray(arrays["data"]), np.asarray(arrays["labels"], dtype=np.int64)
+    images, labels = arrays["data"], _labels(path, arrays["labels"])
+    if not isinstance(images, np.ndarray):
+        raise DamagedDataError(f"{path}: data is a {type(images).__name__}, expected an array")
     if images.dtype != np.uint8 or images.shape != (len(labels), 3 * side * side):
         raise DamagedDataError(
             f"{path}: {images.dtype} images of shape {images.shape} with {len(labels):,} labels, expected uint8 "
@@ -110,6 +112,15 @@ def _batch(path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
     if len(labels) and (labels.min() < 1 or labels.max() > CLASSES):
         raise DamagedDataError(f"{path}: labels from {labels.min()} to {labels.max()}, expected 1 to {CLASSES}")
     return images, labels - 1
+
+
+def _labels(path: Path, labels: object) -> np.ndarray:
+    """Labels [N] of int64 from an array or a list of integers."""
+    if isinstance(labels, list) and all(isinstance(label, int | np.integer) for label in labels):
+        labels = np.array([int(min(max(label, 0), CLASSES + 1)) for label in labels], np.int64)  # those outside fail
+    if not (isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.ndim == 1):
+        raise DamagedDataError(f"{path}: labels must be a list or an array [N] of integers")
+    return labels.astype(np.int64)
 
 
 def _class_names(root: Path, side: int) -> tuple[str, ...]:

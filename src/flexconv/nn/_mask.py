@@ -32,8 +32,8 @@ from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
 from ._damping import damp
 from ._extent import readable
-from ._grid import Axis, coarser, coarsest, origins, tap_weights, was_resampled
-from ._guard import SIGMA_FLOOR, guard, guarded_values
+from ._grid import Axis, coarser, coarsest, filled, origins, tap_weights, was_resampled
+from ._guard import SIGMA_FLOOR, effective_sigma, guard, guarded_values
 
 FORMS = ("guarded", "scaled", "authors")
 RATE = 4.0  # a step of 0.001, usual for Adam, changes σ by 0.4 %
@@ -182,7 +182,11 @@ class GaussianMask(nn.Module):
         A function of tensors, so that the same formula is used in the forward pass and on a host copy. It has no
         useful gradient.
         """
-        bounds = self._bounds(parameters, origins(axes))
+        return self._bounds_at(self.natural(parameters), axes)
+
+    def _bounds_at(self, values: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        """The same from mean, σ and any further values."""
+        bounds = self._bounds(values, origins(axes))
         if not was_resampled(axes):
             return bounds
         return torch.stack([ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
@@ -196,9 +200,9 @@ class GaussianMask(nn.Module):
             return 4.0
         return RATE * 2 * max((high - low) / 2 for low, high in bounds)
 
-    def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+    def _bounds(self, values: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """The bounds on the grid that the mask was trained on → [D, 2]."""
-        mean, sigma = self.natural(parameters)
+        mean, sigma = values
         if self.threshold is None:
             return everything(mean, axes)
         if self.form == "authors":
@@ -220,40 +224,66 @@ class GaussianMask(nn.Module):
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Values of the mask on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
-        window = self._values(lines, axes)
-        if not was_resampled(axes):
-            return window
-        return window * self._total(origins(axes), lines[0]) / self._total(axes, lines[0])
-
-    def _total(self, axes: Sequence[Axis], like: torch.Tensor) -> torch.Tensor:
-        """The sum of the mask over a whole grid, times the spacing → scalar."""
-        whole = [axis.whole for axis in axes]
-        lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
-        total = (self._values(lines, axes) * tap_weights(axes, whole, like=like)).sum()
-        return total * math.prod(
-            [axis.spacing for axis in axes]
-        )  # a list, because dynamo cannot trace a generator here
-
-    def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        parameters = [parameter.to(lines[0].dtype) for parameter in self.size_parameters()]
-        kept = self._kept(self.bounds([parameter.detach() for parameter in parameters], axes), lines, axes)
-        mean, sigma, *_ = self.natural(parameters)
-        mean, sigma = self.guarded(mean, sigma, axes)
-        window = lines[0].new_ones(())
-        for d, (x, keep) in enumerate(zip(lines, kept, strict=True)):
-            profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
-            window = window.unsqueeze(-1) * (profile * keep)
-        return window
+        mean, sigma, *others = self.natural([p.to(lines[0].dtype) for p in self.size_parameters()])
+        return self.evaluate((*self.guarded(mean, sigma, axes), *others), lines, axes)
 
     def guarded(
         self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and σ […, D] after clamping. Gradients beyond the limits lead back or are zero."""
-        return (mean, sigma) if self.form == "authors" else guard(mean, sigma, coarser(axes))
+        """Mean and σ […, D] clamped to what the grid that they were trained on can resolve.
+
+        Gradients beyond the limits lead back or are zero. This holds for the whole gradient of a parameter, so the
+        guard is applied once, before everything that depends on the parameter.
+        """
+        return (mean, sigma) if self.form == "authors" else guard(mean, sigma, self._limiting_axes(origins(axes)))
+
+    def evaluate(
+        self, values: Sequence[torch.Tensor], lines: Sequence[torch.Tensor], axes: Sequence[Axis]
+    ) -> torch.Tensor:
+        """The same as `forward` for given values: mean and σ from `guarded`, then any further ones."""
+        detached = [value.detach() for value in values]
+        bounds, here = self._bounds_at(detached, axes), self._resolved(values, axes)
+        window = self._window(here, bounds, lines, axes)
+        if not was_resampled(axes):
+            return window
+        before = self._total(values, self._bounds_at(detached, origins(axes)), origins(axes))
+        return window * before / self._total(here, bounds, axes)
+
+    def _resolved(self, values: Sequence[torch.Tensor], axes: Sequence[Axis]) -> Sequence[torch.Tensor]:
+        """The values with |σ| clamped to what this grid can resolve, if it is coarser than the one before."""
+        floor, before = self.sigma_floor(axes), self.sigma_floor(origins(axes))
+        if floor == before:
+            return values
+        mean, sigma, *others = values
+        return mean, effective_sigma(sigma, filled(floor, like=sigma)), *others
+
+    def _total(self, values: Sequence[torch.Tensor], bounds: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+        """The sum of the mask over a whole grid, times the spacing → scalar."""
+        whole, like = [axis.whole for axis in axes], bounds
+        lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
+        total = (self._window(values, bounds, lines, axes) * tap_weights(axes, whole, like=like)).sum()
+        return total * math.prod(
+            [axis.spacing for axis in axes]
+        )  # a list, because dynamo cannot trace a generator here
+
+    def _window(
+        self, values: Sequence[torch.Tensor], bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]
+    ) -> torch.Tensor:
+        """The Gaussian with these values, cropped to `bounds`."""
+        mean, sigma, *_ = values
+        window = lines[0].new_ones(())
+        for d, (x, keep) in enumerate(zip(lines, self._kept(bounds, lines, axes), strict=True)):
+            profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
+            window = window.unsqueeze(-1) * (profile * keep)
+        return window
 
     def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
         """The smallest |σ| per axis that the mask uses; 0 in the authors' form, which does not clamp it."""
-        return [0.0 if self.form == "authors" else SIGMA_FLOOR * axis.spacing for axis in coarser(axes)]
+        return [0.0 if self.form == "authors" else SIGMA_FLOOR * axis.spacing for axis in self._limiting_axes(axes)]
+
+    def _limiting_axes(self, axes: Sequence[Axis]) -> list[Axis]:
+        """The axes whose spacing limits σ."""
+        return coarser(axes)
 
     def _reach(self, sigma: torch.Tensor) -> torch.Tensor:
         """Distance from the center at which a factor of the mask falls to the threshold."""
@@ -305,32 +335,27 @@ class RotatedGaussianMask(GaussianMask):
     def size_parameters(self) -> tuple[torch.Tensor, ...]:
         return *super().size_parameters(), self.angle
 
-    def _bounds(self, parameters: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        mean, sigma, angle = self.natural(parameters)
+    def _bounds(self, values: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        mean, sigma, angle = values
         if self.threshold is None:
             return everything(mean, axes)
         mean, sigma = guarded_values(mean, sigma, coarsest(axes))
         width = torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow
         return keep_enough(mean, self._reach(width), axes)
 
-    def _values(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
-        parameters = [parameter.to(lines[0].dtype) for parameter in self.size_parameters()]
-        rows, columns = self._kept(self.bounds([p.detach() for p in parameters], axes), lines, axes)
-        mean, sigma, angle = self.natural(parameters)
-        mean, sigma = self.guarded(mean, sigma, axes)
+    def _window(
+        self, values: Sequence[torch.Tensor], bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]
+    ) -> torch.Tensor:
+        mean, sigma, angle = values
+        rows, columns = self._kept(bounds, lines, axes)
         cos, sin = angle.cos(), angle.sin()
         x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
         u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
         window = torch.exp(-0.5 * (u.square() + v.square()))
         return window * (rows.unsqueeze(1) * columns.unsqueeze(0))
 
-    def guarded(
-        self, mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return guard(mean, sigma, coarsest(coarser(axes)))
-
-    def sigma_floor(self, axes: Sequence[Axis]) -> list[float]:
-        return [SIGMA_FLOOR * axis.spacing for axis in coarsest(coarser(axes))]
+    def _limiting_axes(self, axes: Sequence[Axis]) -> list[Axis]:
+        return coarsest(super()._limiting_axes(axes))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, angle={_format(self.angle, [self.initial_angle])}"

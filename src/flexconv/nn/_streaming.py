@@ -18,14 +18,7 @@ from ..ops import conv_nd, output_size
 from ._checks import check_kind, check_sizes
 from ._conv import FlexConvNd
 from ._half import computes_in_float16, float16_conv, scale_kernel
-
-_MIX_TIME = (
-    nn.RNNBase,
-    nn.GroupNorm,
-    nn.modules.instancenorm._InstanceNorm,
-    nn.MultiheadAttention,
-    nn.Upsample,
-)
+from ._streamable import causal_axes, check_streamable
 
 
 class Streaming(nn.Module):
@@ -40,16 +33,20 @@ class Streaming(nn.Module):
     changed. A model that reads the last time step, such as a classifier, returns with every chunk its result for all
     samples so far.
 
-    Layers that mix samples over time in other ways (pooling, recurrent layers, group norm, centered convolutions)
-    cannot be exact and raise an error with their name. Operations inside a `forward` cannot be detected, so compare
-    once with `flexconv.testing.assert_streaming_matches`. A module can declare such an operation itself: if its
-    attribute `cannot_stream` is a string, that string is the error.
+    Every layer must act on each time step alone. Those that mix samples over time (pooling, recurrent layers, group
+    norm, centered convolutions, a softmax over time) cannot be exact and raise an error with their name, and so does
+    every layer of which this is not known. A module of your own without submodules declares that it acts on each step
+    alone by the attribute `acts_step_by_step = True`. Operations in the `forward` of a module with submodules cannot
+    be detected, so compare once with `flexconv.testing.assert_streaming_matches`. A module can declare such an
+    operation itself: if its attribute `cannot_stream` is a string, that string is the error.
+
+    If a chunk raises an error, the stream remains as it was before this chunk.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
-        _refuse_what_cannot_stream(model)
+        check_streamable(model)
         self.model = _replace(copy.deepcopy(model, shared), "model").eval()
         self._layers = [module for module in self.model.modules() if isinstance(module, _CausalState)]
 
@@ -61,9 +58,15 @@ class Streaming(nn.Module):
     @torch.no_grad()
     def forward(self, chunk: torch.Tensor) -> torch.Tensor:
         """The outputs for the samples of `chunk`. With a stride there may be none."""
+        before = [layer.state for layer in self._layers]
         for layer in self._layers:
             layer.fed = False
-        return self.model(chunk)
+        try:
+            return self.model(chunk)
+        except BaseException:  # layers before the one that failed have already seen the chunk
+            for layer, state in zip(self._layers, before, strict=True):
+                layer.state = state
+            raise
 
     def train(self, mode: bool = True) -> Streaming:  # noqa: ARG002
         """Stay in eval mode, because the batch statistics of a chunk are not those of the stream."""
@@ -77,7 +80,7 @@ class _CausalState(nn.Module):
         super().__init__()
         self.layer = layer
         self.name = name
-        (self.axis,) = _causal_axes(layer)
+        (self.axis,) = causal_axes(layer)
         self.reset()
 
     def reset(self) -> None:
@@ -85,6 +88,15 @@ class _CausalState(nn.Module):
         self.past: torch.Tensor | None = None
         self.seen = 0
         self.fed = False
+
+    @property
+    def state(self) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
+        """The kernel, the past samples, and how many there were. The tensors are replaced and never modified."""
+        return self.weight, self.past, self.seen
+
+    @state.setter
+    def state(self, state: tuple[torch.Tensor | None, torch.Tensor | None, int]) -> None:
+        self.weight, self.past, self.seen = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check_chunk(x)
@@ -185,57 +197,3 @@ def _replace(module: nn.Module, name: str) -> nn.Module:
         if child is not None:
             setattr(module, child_name, _replace(child, f"{name}.{child_name}"))
     return module
-
-
-def _refuse_what_cannot_stream(model: nn.Module) -> None:
-    seen: set[int] = set()
-    for name, module in model.named_modules(remove_duplicate=False):
-        label = f"{name or 'the model'} ({type(module).__name__})"
-        if reason := getattr(module, "cannot_stream", None):
-            raise ArgumentError(f"{label} {reason}")
-        if isinstance(module, FlexConvNd):
-            _refuse_flexconv(label, module)
-            if id(module) in seen:
-                raise ArgumentError(f"{label} appears twice in the model: its two uses would share one state")
-            seen.add(id(module))
-        elif isinstance(module, nn.modules.conv._ConvNd):
-            padded = not isinstance(module.padding, str) and any(module.padding)
-            if {*module.kernel_size, *module.stride} != {1} or module.transposed or padded:
-                raise ArgumentError(
-                    f"{label} covers several time steps and keeps no state: use FlexConv1d(padding='causal')"
-                )
-        elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise ArgumentError(f"{label} has no running statistics, and those of a chunk are not those of the stream")
-        elif isinstance(module, _MIX_TIME) or any(
-            kind.__module__ in ("torch.nn.modules.pooling", "torch.nn.modules.padding") for kind in type(module).__mro__
-        ):
-            raise ArgumentError(
-                f"{label} mixes samples over time, so its result on chunks differs from that on the whole sequence"
-            )
-
-
-def _refuse_flexconv(label: str, layer: FlexConvNd) -> None:
-    causal = _causal_axes(layer)
-    if not causal:
-        raise ArgumentError(
-            f"{label} has padding={layer.padding!r} and needs future samples: streaming requires padding='causal'"
-            f"{' along one axis' if layer.dims > 1 else ''}"
-        )
-    if len(causal) > 1:
-        raise ArgumentError(
-            f"{label} has padding={layer.padding!r}, causal along {len(causal)} axes, but a stream has one time "
-            f"axis: use 'causal' for that one only, as in padding={('causal', 'same', 'same')[: layer.dims]}"
-        )
-    if layer.padding_mode != "zeros":
-        raise ArgumentError(f"{label} has padding_mode={layer.padding_mode!r}: streaming requires 'zeros'")
-
-
-def _causal_axes(layer: FlexConvNd) -> list[int]:
-    """Axes along which no output depends on future samples: padded "causal", or on the left by the same amount."""
-    if named := [number for number, axis in enumerate(layer.axes) if axis.causal]:
-        return named
-    return [
-        number
-        for number, (pads, taps, step) in enumerate(zip(layer.pads, layer.kernel_size, layer.dilation, strict=True))
-        if pads == (step * (taps - 1), 0) and (taps > 1 or layer.dims == 1)
-    ]
