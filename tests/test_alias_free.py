@@ -66,7 +66,7 @@ def test_mask_alone_can_exceed_the_limit():
     with torch.no_grad():
         for parameter in (layer.generator.frequency, layer.generator.gamma):
             parameter.mul_(0.05)
-        layer.mask.sigma.fill_(0.04)
+        layer.mask.set_(sigma=0.04)
     assert alias_penalty(layer, method="per_kernel", mask=False).item() == 0
     assert alias_penalty(layer, method="per_kernel", mask=True).item() > 0
     assert energy_above_limit(layer) > 0.05

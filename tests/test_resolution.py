@@ -539,7 +539,7 @@ def test_fine_tuning_changes_extents():
     x, before = noise(other, 20), other.extent
     with torch.no_grad():
         teacher = copy.deepcopy(other)
-        teacher.mask.sigma.fill_(0.5)
+        teacher.mask.set_(sigma=0.5)
         target = teacher(x)
     optimiser, losses = torch.optim.Adam(other.parameters(), lr=0.02), []
     for _ in range(20):
@@ -572,9 +572,8 @@ def test_extent_follows_the_mask():
     other = at_resolution(layer, 2)
     assert layer.extent == (3, 3)
     assert other.extent == (7, 7)  # 3 taps become 5, plus one on each ramp
-    with torch.no_grad():
-        for each in (layer, other):
-            each.mask.sigma.fill_(0.3)
+    for each in (layer, other):
+        each.mask.set_(sigma=0.3)
     assert layer.extent == (11, 11)
     assert other.extent == (23, 23)
     assert refresh_extents(nn.Sequential(other)) == {"0": (23, 23)}

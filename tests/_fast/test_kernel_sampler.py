@@ -240,8 +240,7 @@ def test_number_of_compiled_graphs_does_not_depend_on_layers_and_sizes(monkeypat
     torch._dynamo.utils.counters.clear()
     for sigma in (0.075, 0.15, (0.3, 0.1), 0.9, (0.1, 0.9)):
         for layer in net.layers:
-            with torch.no_grad():
-                layer.mask.sigma.copy_(torch.tensor(sigma))
+            layer.mask.set_(sigma=sigma)
         with compiled_regions():
             assert_same_kernels(net)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2

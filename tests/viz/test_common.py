@@ -198,7 +198,7 @@ def test_rejects_layers_on_the_meta_device(name):
 def test_rejects_a_mask_with_nan(name):
     layer = FlexConv2d(1, 1, 9)
     with torch.no_grad():
-        layer.mask.sigma.fill_(float("nan"))
+        layer.mask.set_(sigma=float("nan"))
     with pytest.raises(ValueError, match="finite"):
         PLOTS[name](layer)
 
