@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 from .._context import no_autocast
 from .._hooks import hooks_of
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
+from ..nn._mask import scaled_values
 from ..ops import FactoredKernel, KernelBatch
 from .factors import kernel_source
 from .regions import Region, any_length
@@ -82,6 +83,8 @@ class _Group:
             starts = [windows[d][0] for windows in self.windows]
             lines = [axis.coordinates((start, start + longest), device=device, dtype=dtype) for start in starts]
             self.lines.append(torch.stack(lines))
+        dampings = [[1.0 if layer.mask is None else layer.mask.damping] for layer in layers]
+        self.damping = torch.tensor(dampings, device=device, dtype=dtype)  # of gradients of scaled masks; [layers, 1]
 
     def sample(self) -> None:
         names = self.tensors[0]
@@ -90,7 +93,7 @@ class _Group:
         with no_autocast(self.lines[0].device.type):
             if self.part.mask is not None:
                 # outside of the region below, where the compiler would lose custom gradients
-                _guard_masks(self.part, stacked, self.lines[0].dtype)
+                _guard_masks(self.part, stacked, self.damping)
             basis = _masked_features(self.part, stacked, [any_length(line, 1) for line in self.lines])
             maps = [output.effective_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
             weights, biases = (torch.cat(each) for each in zip(*maps, strict=True))
@@ -105,12 +108,17 @@ class _Group:
                     layer._provider.prepared = FactoredKernel(batch, number)
 
 
-def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
+def _guard_masks(part: _Part, stacked: dict[str, torch.Tensor], damping: torch.Tensor) -> None:
     """Replace the parameters of the masks by their guarded values."""
     mask = part.mask
     assert mask is not None
     names = [f"mask.{name}" for name in mask.size_names]
-    mean, sigma, *_ = mask.natural([stacked[name].to(dtype) for name in names])
+    parameters = [stacked[name].to(damping.dtype) for name in names]
+    if mask.form == "scaled":
+        start, *changes = parameters[:3]
+        mean, sigma = scaled_values(start, *(damping * x + (1.0 - damping) * x.detach() for x in changes))
+    else:
+        mean, sigma, *_ = parameters
     mean, sigma = mask.guarded(mean, sigma, part.axes)
     if mask.form == "scaled":  # as if the masks had started there
         start, shift, growth = names[:3]
@@ -207,7 +215,8 @@ class _Part(nn.Module):
     def shared(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name, without those of the output map."""
         tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
-        own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
+        output = self.generator.output_map
+        own = set() if output is None else {id(tensor) for tensor in (*output.parameters(), *output.buffers())}
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
 
     def forward(self, what: str, *lines: torch.Tensor) -> torch.Tensor:
@@ -244,6 +253,9 @@ def _sharing_key(layer: FlexConvNd) -> object:
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Attributes of a module that its forward may depend on. Tensors are compared by identity."""
+    """Attributes of a module that its forward may depend on. Tensors are compared by identity.
+
+    Channels and damping may differ.
+    """
     public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
-    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n != "channels"]
+    return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n not in ("channels", "damping")]

@@ -114,9 +114,7 @@ class GaussianMask(nn.Module):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("mean", "sigma") and self.form == "scaled":
-            raise UsageError(
-                f"{name} of a scaled mask is computed from its parameters and cannot be assigned: use mask.set_({name}=…)"
-            )
+            raise UsageError(f"{name} of a scaled mask is computed and cannot be assigned: use mask.set_({name}=…)")
         super().__setattr__(name, value)  # type: ignore[arg-type]
 
     def _direct(self, name: str) -> nn.Parameter:
