@@ -33,7 +33,7 @@ tiny = partial(MAGNet, hidden=4, layers=1, input_scale=4.0)
 def make(dims=1, kernel_size=17, *, sigma=0.2, mean=None, threshold=0.1, form="guarded", channels=(2, 3), **options):
     mask = GaussianMask(dims, sigma=sigma, mean=mean, threshold=threshold, form=form, dtype=torch.float64)
     options = {"generator": tiny, "mask": mask, "dtype": torch.float64} | options
-    return LAYERS[dims](*channels, kernel_size, **options)
+    return LAYERS[dims](*channels, kernel_size, **options).requires_grad_()
 
 
 def noise(layer, size=24):
@@ -322,7 +322,7 @@ def test_taper_after_hard_cropping():
 
 def smooth_layer(dims=1, kernel_size=17, *, sigma=0.2, **options):
     torch.manual_seed(0)
-    layer = make(dims, kernel_size, sigma=sigma, **options)
+    layer = make(dims, kernel_size, sigma=sigma, parametrization="paper", **options)
     with torch.no_grad():
         layer.generator.frequency.mul_(0.3)
     return layer
@@ -355,7 +355,7 @@ def test_outputs_agree_for_other_arguments(options):
 @pytest.mark.parametrize("dims", [1, 2])
 def test_every_generator_can_be_resample_axis(name, masked, dims):
     mask = GaussianMask(dims, sigma=0.3, dtype=torch.float64) if masked else None
-    layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64)
+    layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64).requires_grad_()
     if hasattr(layer.generator, "scale"):
         with torch.no_grad():
             layer.generator.scale.fill_(1.0)
@@ -385,7 +385,7 @@ def test_njet_scales_its_sigma_and_needs_no_factor(dims, ratio):
 
 def test_error_decreases_with_resolution():
     """Compared with the integral ∫ x(t + u) ψ(u) du, computed as a dense sum in float64 without a layer."""
-    layer = make(1, 9, sigma=0.25, threshold=None, channels=(1, 3), bias=False)
+    layer = make(1, 9, sigma=0.25, threshold=None, channels=(1, 3), bias=False, parametrization="paper")
     with torch.no_grad():
         layer.generator.frequency.mul_(2.0)
     (axis,) = layer.axes

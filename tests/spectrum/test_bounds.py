@@ -240,7 +240,7 @@ def test_bound_without_envelopes_is_the_frequency_of_the_sines():
 
 
 def test_gradient_is_finite_for_gamma_zero():
-    layer = FlexConv2d(1, 2, 9, generator="magnet", mask=None)
+    layer = FlexConv2d(1, 2, 9, generator="magnet", mask=None).requires_grad_()
     with torch.no_grad():
         layer.generator.gamma.zero_()
     max_frequency(layer).sum().backward()
