@@ -54,7 +54,7 @@ def make_layer(setup: str, sigma: float, w_scale: float, seed: int, threshold: f
     torch.manual_seed(seed)
     kind, padding = SETUPS[setup]
     mask = GaussianMask(kind.dims, sigma=sigma, threshold=threshold, dtype=torch.float64)
-    layer = kind(4, 4, 17, padding=padding, mask=mask, dtype=torch.float64)
+    layer = kind(4, 4, 17, padding=padding, mask=mask, parametrization="paper", dtype=torch.float64)
     assert isinstance(layer.generator, MAGNet)
     with torch.no_grad():
         layer.generator.frequency.mul_(w_scale)
@@ -100,7 +100,7 @@ def _one_gabor_row() -> Row:
             zero.zero_()
         for one in (generator.mix_weight, generator.output.weight):
             one.fill_(1.0)
-    layer = FlexConv2d(1, 1, 33, dtype=torch.float64, generator=generator, mask=None)
+    layer = FlexConv2d(1, 1, 33, dtype=torch.float64, generator=generator, mask=None, parametrization="paper")
     measured = max(measured_bandwidth(layer, oversample=OVERSAMPLE))
     row: Row = {"setup": "one Gabor", "w_scale": 1.0, "measured": measured}
     for formula in FORMULAS:
@@ -203,7 +203,8 @@ def bench_cost(batch: int = 8) -> list[Row]:
     torch.manual_seed(0)
     stack = nn.Sequential()
     for fan_in, fan_out in itertools.pairwise(WIDTHS):
-        stack.extend([FlexConv2d(fan_in, fan_out, 33), nn.BatchNorm2d(fan_out), nn.ReLU()])
+        layer = FlexConv2d(fan_in, fan_out, 33, parametrization="paper")
+        stack.extend([layer, nn.BatchNorm2d(fan_out), nn.ReLU()])
     optimiser = torch.optim.Adam(stack.parameters(), lr=1e-4)
     x = torch.randn(batch, 3, 32, 32)
 
@@ -242,7 +243,8 @@ def toy_net() -> nn.Sequential:
     generator = partial(MAGNet, hidden=8, input_scale=8.0)
 
     def layer(fan_in: int, fan_out: int) -> FlexConv2d:
-        return FlexConv2d(fan_in, fan_out, 17, generator=generator, mask=GaussianMask(2, sigma=0.15))
+        mask = GaussianMask(2, sigma=0.15)
+        return FlexConv2d(fan_in, fan_out, 17, generator=generator, mask=mask, parametrization="paper")
 
     return nn.Sequential(
         layer(1, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 4), nn.BatchNorm2d(4), nn.GELU(), layer(4, 1)

@@ -66,7 +66,7 @@ def test_mask_alone_can_exceed_the_limit():
     with torch.no_grad():
         for parameter in (layer.generator.frequency, layer.generator.gamma):
             parameter.mul_(0.05)
-        layer.mask.sigma.fill_(0.04)
+        layer.mask.set_(sigma=0.04)
     assert alias_penalty(layer, method="per_kernel", mask=False).item() == 0
     assert alias_penalty(layer, method="per_kernel", mask=True).item() > 0
     assert energy_above_limit(layer) > 0.05
@@ -80,7 +80,8 @@ def test_mask_alone_can_exceed_the_limit():
 @pytest.mark.parametrize("formula", ["authors", "exact"])
 def test_penalty_of_a_whole_network_takes_few_operations(formula, method, mask):
     """The published code takes 865 operations and 60 copies to the host, each of which stalls a GPU."""
-    model = nn.Sequential(*(FlexConv2d(a, b, 33) for a, b in itertools.pairwise(WIDTHS)))
+    layers = [FlexConv2d(a, b, 33, parametrization="paper") for a, b in itertools.pairwise(WIDTHS)]
+    model = nn.Sequential(*layers)
     assert len(model) == 14
     with CountOps() as mode, HostSyncs() as syncs:
         penalty = alias_penalty(model, method=method, mask=mask, formula=formula)

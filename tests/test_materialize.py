@@ -42,7 +42,7 @@ def noise(model, size=12, channels=2):
 def assert_same(model, x, **options):
     plain = materialize(model, **options)
     source = model if not options else at_resolution(model, **options)
-    assert relative_error(plain(x), source(x)) < 1e-6
+    assert relative_error(plain(x), source(x)) < 1e-5
     assert not [m for m in plain.modules() if type(m).__module__.startswith("flexconv")]
     return plain
 
@@ -133,7 +133,7 @@ def test_scale_equals_at_resolution(dims, padding, scale):
     x = noise(layer, 16)
     resampled = at_resolution(layer, scale)
     in_two_steps, in_one = materialize(resampled), materialize(layer, scale=scale)
-    assert relative_error(in_two_steps(x), resampled(x)) < 1e-6
+    assert relative_error(in_two_steps(x), resampled(x)) < 1e-5
     assert torch.equal(in_two_steps(x), in_one(x))
     assert layer.kernel_size[0] in (5, 9)
 

@@ -33,7 +33,7 @@ tiny = partial(MAGNet, hidden=4, layers=1, input_scale=4.0)
 def make(dims=1, kernel_size=17, *, sigma=0.2, mean=None, threshold=0.1, form="guarded", channels=(2, 3), **options):
     mask = GaussianMask(dims, sigma=sigma, mean=mean, threshold=threshold, form=form, dtype=torch.float64)
     options = {"generator": tiny, "mask": mask, "dtype": torch.float64} | options
-    return LAYERS[dims](*channels, kernel_size, **options)
+    return LAYERS[dims](*channels, kernel_size, **options).requires_grad_()
 
 
 def noise(layer, size=24):
@@ -322,7 +322,7 @@ def test_taper_after_hard_cropping():
 
 def smooth_layer(dims=1, kernel_size=17, *, sigma=0.2, **options):
     torch.manual_seed(0)
-    layer = make(dims, kernel_size, sigma=sigma, **options)
+    layer = make(dims, kernel_size, sigma=sigma, parametrization="paper", **options)
     with torch.no_grad():
         layer.generator.frequency.mul_(0.3)
     return layer
@@ -355,7 +355,7 @@ def test_outputs_agree_for_other_arguments(options):
 @pytest.mark.parametrize("dims", [1, 2])
 def test_every_generator_can_be_resample_axis(name, masked, dims):
     mask = GaussianMask(dims, sigma=0.3, dtype=torch.float64) if masked else None
-    layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64)
+    layer = LAYERS[dims](2, 2, 17, generator=name, mask=mask, dtype=torch.float64).requires_grad_()
     if hasattr(layer.generator, "scale"):
         with torch.no_grad():
             layer.generator.scale.fill_(1.0)
@@ -385,7 +385,7 @@ def test_njet_scales_its_sigma_and_needs_no_factor(dims, ratio):
 
 def test_error_decreases_with_resolution():
     """Compared with the integral ∫ x(t + u) ψ(u) du, computed as a dense sum in float64 without a layer."""
-    layer = make(1, 9, sigma=0.25, threshold=None, channels=(1, 3), bias=False)
+    layer = make(1, 9, sigma=0.25, threshold=None, channels=(1, 3), bias=False, parametrization="paper")
     with torch.no_grad():
         layer.generator.frequency.mul_(2.0)
     (axis,) = layer.axes
@@ -539,7 +539,7 @@ def test_fine_tuning_changes_extents():
     x, before = noise(other, 20), other.extent
     with torch.no_grad():
         teacher = copy.deepcopy(other)
-        teacher.mask.sigma.fill_(0.5)
+        teacher.mask.set_(sigma=0.5)
         target = teacher(x)
     optimiser, losses = torch.optim.Adam(other.parameters(), lr=0.02), []
     for _ in range(20):
@@ -572,9 +572,8 @@ def test_extent_follows_the_mask():
     other = at_resolution(layer, 2)
     assert layer.extent == (3, 3)
     assert other.extent == (7, 7)  # 3 taps become 5, plus one on each ramp
-    with torch.no_grad():
-        for each in (layer, other):
-            each.mask.sigma.fill_(0.3)
+    for each in (layer, other):
+        each.mask.set_(sigma=0.3)
     assert layer.extent == (11, 11)
     assert other.extent == (23, 23)
     assert refresh_extents(nn.Sequential(other)) == {"0": (23, 23)}

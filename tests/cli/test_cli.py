@@ -841,8 +841,8 @@ def test_recalibration_refuses_padded_series(call, finished, tmp_path):
 
 def test_inspect_shows_small_sigmas_with_two_digits(call, tmp_path):
     model = create_model("flextcn2", in_channels=1, num_classes=2, length=784, widths=[3])
-    model.blocks[0].conv1.mask.sigma.data.fill_(0.01501)
-    model.blocks[0].conv2.mask.sigma.data.fill_(0.251)
+    model.blocks[0].conv1.mask.set_(sigma=0.01501)
+    model.blocks[0].conv2.mask.set_(sigma=0.251)
     save_pretrained(model, tmp_path / "narrow")
     outcome = call("inspect", "narrow")
     assert re.search(r"blocks\.0\.conv1 .* 0\.015 ", outcome.out), outcome.out

@@ -362,7 +362,8 @@ def authors_state(model, names):
 
 
 def test_flexnet_with_plain_convolutions():
-    model = create_model("flexnet7_conv3", in_channels=2, num_classes=3, widths=[4, 6], dropout=0.0).eval()
+    options = {"widths": [4, 6], "dropout": 0.0, "parametrization": "paper"}
+    model = create_model("flexnet7_conv3", in_channels=2, num_classes=3, **options).eval()
     names = {
         "^stem_norm": "norm1",
         "^stem": "cconv1",
@@ -378,7 +379,8 @@ def test_flexnet_with_plain_convolutions():
 
 @pytest.mark.parametrize("shortcut", ["pad", "conv"])
 def test_cifar_resnet(shortcut):
-    model = create_model("cifar_resnet20", in_channels=3, num_classes=5, shortcut=shortcut).eval()
+    options = {"shortcut": shortcut, "parametrization": "paper"}
+    model = create_model("cifar_resnet20", in_channels=3, num_classes=5, **options).eval()
     blocks = {rf"^blocks\.{i}\.": f"layer{i // 3 + 1}.{i % 3}." for i in range(9)}
     names = {"^stem_norm": "bn1", "^stem": "conv1", **blocks, r"\.norm": ".bn", "^head": "linear"}
     theirs = from_authors(authors_state(model, names), kernel_size=3)

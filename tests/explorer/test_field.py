@@ -69,12 +69,14 @@ def test_random_signs_estimate_the_gradients_of_all_channels():
 def test_field_does_not_change_the_model_or_the_random_state():
     model = create_model("flextcn2", in_channels=1, num_classes=3, length=20, widths=[2])
     before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    learned = [p.requires_grad for p in model.parameters()]
     first = receptive_field(model, (1, 1, 20))
     assert first == receptive_field(model, (1, 1, 20))
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert [p.requires_grad for p in model.parameters()] == learned
+    assert all(p.grad is None for p in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
 
 

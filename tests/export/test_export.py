@@ -48,7 +48,7 @@ def wide(model):
     for number, module in enumerate(model.modules()):
         if isinstance(module, GaussianMask):
             with torch.no_grad():
-                module.sigma.fill_(0.2 + 0.1 * (number % 3))
+                module.set_(sigma=0.2 + 0.1 * (number % 3))
                 if number % 2:
                     module.mean.sub_(0.2)
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):

@@ -115,7 +115,7 @@ def test_card_describes_the_network(hub):
     assert "| recipe | flexconv train digits |" in body
     assert 'from_pretrained("someone/digits")  # [batch, 1, height, width] → logits [batch, 3]' in body
     rows = [line for line in body.splitlines() if line.startswith(("| stem", "| blocks"))]
-    assert rows == [f"| {name} | 3×3 | 9×9 |" for name in ("stem", "blocks.0.conv1", "blocks.0.conv2")]
+    assert rows == [f"| {name} | 7×7 | 9×9 |" for name in ("stem", "blocks.0.conv1", "blocks.0.conv2")]
 
 
 def test_card_of_a_network_without_flexconv_layers():

@@ -25,11 +25,11 @@ tiny_magnet = partial(MAGNet, hidden=3, layers=1)
 
 
 def make_layer(dims, in_channels=2, out_channels=2, kernel_size=7, *, sigma=0.2, mean=None, threshold=0.1, **options):
-    """Return a small layer in float64 with a random bias."""
+    """Return a small layer in float64 with a random bias, of which all parameters require gradients."""
     options = {"generator": tiny_magnet, "dtype": torch.float64} | options
     if "mask" not in options:
         options["mask"] = GaussianMask(dims, sigma=sigma, mean=mean, threshold=threshold, dtype=options["dtype"])
-    layer = LAYERS[dims](in_channels, out_channels, kernel_size, **options)
+    layer = LAYERS[dims](in_channels, out_channels, kernel_size, **options).requires_grad_()
     if layer.bias is not None:
         nn.init.uniform_(layer.bias)
     return layer
@@ -42,13 +42,16 @@ def single_channel_layer(kernel_size=33, *, sigma=0.1, **options):
 
 
 def make_network():
-    """Return a network of three layers: one with a mask, one without, and one whose generator has a size of its own."""
+    """Return a network of three layers: one with a mask, one without, and one whose generator has a size of its own.
+
+    All of its parameters require gradients.
+    """
     return nn.Sequential(
         FlexConv1d(1, 2, 33, generator=tiny_magnet, mask=GaussianMask(1, sigma=0.1)),
         nn.GELU(),
         nn.Sequential(FlexConv1d(2, 2, 9, generator=tiny_magnet, mask=None), nn.BatchNorm1d(2)),
         FlexConv1d(2, 1, 17, generator=partial(NJet, order=1), mask=None, padding="causal"),
-    )
+    ).requires_grad_()
 
 
 def noise(*shape, **options):

@@ -134,7 +134,7 @@ CHANGES = {
     "load_state_dict": lambda layer: layer.load_state_dict(make_layer().state_dict()),
     "load_state_dict with assign": lambda layer: layer.load_state_dict(make_layer().state_dict(), assign=True),
     "generator in place": lambda layer: layer.generator.output.weight.mul_(2),
-    "mask in place": lambda layer: layer.mask.sigma.mul_(1.01),
+    "mask in place": lambda layer: layer.mask.set_(sigma=1.01 * layer.mask.sigma),
     "data in place": lambda layer: layer.generator.output.weight.data.mul_(2),
     "detached in place": lambda layer: layer.generator.output.weight.detach().mul_(2),
     "data replaced": replace_data,
@@ -199,16 +199,16 @@ def test_functional_call_does_not_use_cache_of_layer(x):
     with torch.no_grad():
         mine, theirs = layer(x), another(x)
         for _ in range(2):
-            assert torch.equal(functional_call(layer, dict(another.named_parameters()), (x,)), theirs)
+            assert torch.equal(functional_call(layer, another.state_dict(), (x,)), theirs)
             assert torch.equal(layer(x), mine)
 
 
 def test_vmap_does_not_use_stale_cache(x):
     layers = [make_layer() for _ in range(3)]
-    parameters, _ = stack_module_state(layers)
+    state = stack_module_state(layers)
     with torch.no_grad():
         expected = torch.stack([layer(x) for layer in layers])
-        result = vmap(lambda p: functional_call(layers[0], p, (x,)))(parameters)
+        result = vmap(lambda *state: functional_call(layers[0], state, (x,)))(*state)
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(vmap(layers[0])(x), expected[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(layers[0](x), expected[0])

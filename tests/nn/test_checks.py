@@ -212,8 +212,7 @@ def test_padding_wider_than_input_raises(mode, size, most, sigma):
 def test_non_finite_mask_parameter_raises(name, value):
     layer = make_layer()
     layer(torch.randn(1, 2, 9))
-    with torch.no_grad():
-        getattr(layer.mask, name).fill_(value)
+    layer.mask.set_(**{name: value})
     for use in (lambda: layer(torch.randn(1, 2, 9)), layer.kernel, lambda: layer.extent):
         with pytest.raises(ValueError, match=mentions("FlexConv1d", "(9,)", "finite", str(value))):
             use()
@@ -237,8 +236,7 @@ def test_nan_in_mask_gives_nan_in_compiled_code(name):
     layer = make_layer(algorithm="direct")
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     assert compiled(torch.randn(1, 2, 9)).isfinite().all()
-    with torch.no_grad():
-        getattr(layer.mask, name).fill_(math.nan)
+    layer.mask.set_(**{name: math.nan})
     assert compiled(torch.randn(1, 2, 9)).isnan().all()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -11,7 +13,7 @@ from flexconv import FlexConv2d, RotatedGaussianMask, refresh_extents
 from flexconv.nn import GENERATORS
 from flexconv.nn._grid import window_sizes
 from tests.conftest import relative_error
-from tests.nn.helpers import set_value, single_channel_layer, tiny_magnet
+from tests.nn.helpers import single_channel_layer, tiny_magnet
 
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
@@ -42,7 +44,7 @@ def test_compiled_code_uses_whole_grid_unless_extents_are_refreshed():
     assert last_size() == (33,)
     assert refresh_extents(layer) == {"": (7,)}
     assert last_size() == (9,)
-    set_value(layer.mask.sigma, [0.3])
+    layer.mask.set_(sigma=[0.3])
     assert refresh_extents(layer) == {"": (21,)}
     assert last_size() == (25,)
     layer.load_state_dict(single_channel_layer(sigma=0.5).state_dict())
@@ -75,17 +77,17 @@ def test_generators_compile_without_graph_breaks(generator, mask):
     refresh_extents(layer)
     x = torch.randn(1, 2, 10, 12)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
 
 
 def test_number_of_compiled_graphs_is_bounded_by_ladder():
-    layer = single_channel_layer(sigma=0.02)
+    layer = single_channel_layer(sigma=0.02).requires_grad_()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, backend=counter, fullgraph=True)
     x = torch.randn(2, 1, 40, requires_grad=True)
     wanted = [x, *layer.parameters()]
     for sigma in torch.linspace(0.02, 0.6, 24).tolist():
-        set_value(layer.mask.sigma, [sigma])
+        layer.mask.set_(sigma=[sigma])
         refresh_extents(layer)
         ours, theirs = compiled(x), layer(x)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -100,9 +102,10 @@ def test_axes_growing_in_turn_stay_below_recompile_limit():
     layer = FlexConv2d(1, 1, 33, bias=False, generator=tiny_magnet, algorithm="direct")
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x = torch.randn(1, 1, 12, 12)
-    for sigma in (0.05, 0.1, 0.2, 0.3, 0.5):
-        for axis in (0, 1):
-            set_value(layer.mask.sigma[axis], sigma)
+    sizes = [0.05, 0.1, 0.2, 0.3, 0.5]
+    for before, after in itertools.pairwise([0.05, *sizes]):
+        for sigma in ((after, before), (after, after)):
+            layer.mask.set_(sigma=sigma)
             refresh_extents(layer)
             torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
     assert layer.window == ((0, 33), (0, 33))

@@ -191,8 +191,7 @@ def test_convolution_receives_cropped_kernel(monkeypatch):
     layer = make_layer(2, kernel_size=33, sigma=0.075)
     layer(noise(1, 2, 40, 40))
     assert layer.extent == (5, 5)
-    with torch.no_grad():
-        layer.mask.sigma.copy_(torch.tensor([0.2, 3.0]))
+    layer.mask.set_(sigma=(0.2, 3.0))
     layer(noise(1, 2, 40, 40))
     assert layer.extent == (13, 33)
     assert sizes == [(5, 5), (17, 33)]
@@ -251,8 +250,7 @@ def test_extent_is_exact_if_a_tap_lies_on_the_threshold(taps, dtype):
         exact = coordinate / reach
         below, above = (torch.nextafter(exact, torch.tensor(edge, dtype=dtype)) for edge in (0.0, 9.0))
         for sigma in (below, exact, above):
-            with torch.no_grad():
-                layer.mask.sigma.copy_(sigma)
+            layer.mask.set_(sigma=sigma)
             full = whole_kernel(layer)
             if layer.kernel().shape != nonzero_block(full).shape:
                 wrong.append((sigma.item(), layer.extent, tuple(nonzero_block(full).shape[2:])))

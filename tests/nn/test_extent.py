@@ -43,11 +43,11 @@ def device(request):
 def test_extent_follows_changes_in_place(device):
     layer = single_channel_layer().to(device)
     for sigma in (0.02, 0.1, 0.3, -0.2, 5.0, 0.05):
-        set_value(layer.mask.sigma, [sigma])
+        layer.mask.set_(sigma=[sigma])
         assert layer.extent == expected_extent(layer)
         assert layer.kernel().shape[2:] == expected_extent(layer)
     assert layer.extent == (3,)
-    set_value(layer.mask.mean, [0.5])
+    layer.mask.set_(mean=[0.5])
     assert layer.extent == (3,)
     assert layer.taps == ((23, 26),)
 
@@ -122,7 +122,7 @@ def test_extent_does_not_depend_on_earlier_forward_pass():
     twin = copy.deepcopy(layer)
     layer(torch.randn(1, 1, 40)).sum().backward()
     for each in (layer, twin):
-        set_value(each.mask.sigma, [0.3])
+        each.mask.set_(sigma=[0.3])
     assert layer.extent == twin.extent == single_channel_layer(sigma=0.3).extent
 
 
@@ -147,7 +147,7 @@ def count_host_copies(monkeypatch):
 def test_refresh_extents_returns_extent_of_every_layer():
     model = make_network()
     assert refresh_extents(model) == {"0": (7,), "2.0": (9,), "3": (4,)}
-    set_value(model[0].mask.sigma, [0.3])
+    model[0].mask.set_(sigma=[0.3])
     set_value(model[3].generator.scale, [1.0])
     assert refresh_extents(model) == {"0": (21,), "2.0": (9,), "3": (6,)}
     assert refresh_extents(nn.ReLU()) == {}
@@ -167,7 +167,7 @@ def test_refresh_extents_copies_to_host_once(monkeypatch, device):
         refresh_extents(model)
         assert copies == [1]
         for layer in model[:5]:
-            set_value(layer.mask.sigma, [0.3])
+            layer.mask.set_(sigma=[0.3])
         assert set(refresh_extents(model).values()) >= {(21,)}
         assert copies == [2]
         model(torch.randn(1, 1, 40, device=device))

@@ -13,7 +13,7 @@ def network(**options):
 
 
 def test_generators_and_masks_of_the_paper_get_rates_of_their_own():
-    net = network()
+    net = network(parametrization="paper")
     groups = {group["name"]: group for group in parameter_groups(net, 1e-3, weight_decay=0.05)}
     assert {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()} == {
         "rest": (1e-3, 0.05),
@@ -25,7 +25,7 @@ def test_generators_and_masks_of_the_paper_get_rates_of_their_own():
 
 
 def test_scaled_generators_get_the_rate_of_ordinary_layers():
-    groups = parameter_groups(network(parametrization="scaled"), 1e-3)
+    groups = parameter_groups(network(), 1e-3)
     assert [group["name"] for group in groups] == ["rest", "masks"]
 
 

@@ -15,9 +15,12 @@ PADDINGS = ["same", "causal", "valid", 2]
 
 
 def make_layer(padding="same", kernel_size=5, inputs=2, outputs=4, **options):
-    """Return a layer in float64 with a random bias, so that outputs in the padding would not be 0."""
+    """Return a layer in float64 with a random bias, so that outputs in the padding would not be 0.
+
+    All of its parameters require gradients.
+    """
     options.setdefault("mask", GaussianMask(1, sigma=0.5))
-    layer = FlexConv1d(inputs, outputs, kernel_size, padding=padding, **options).double()
+    layer = FlexConv1d(inputs, outputs, kernel_size, padding=padding, **options).double().requires_grad_()
     torch.nn.init.normal_(layer.bias)
     return layer
 

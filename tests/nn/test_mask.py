@@ -256,7 +256,7 @@ def test_dtype_of_values_is_dtype_of_coordinates():
 def test_extent_of_layer_is_number_of_kept_taps():
     layer = FlexConv1d(1, 1, 33, padding="causal")
     for sigma in (0.0, 0.02, 0.075, 0.2, 0.5, 3.0):
-        set_parameters(layer.mask, sigma=[sigma])
+        layer.mask.set_(sigma=sigma)
         kernel = layer.kernel()
         assert kernel.shape[-1] == layer.extent[0] == kernel.count_nonzero()
         assert kernel.shape[-1] == max(2, min(33, math.ceil(REACH * sigma * 16)))

@@ -17,29 +17,25 @@ from flexconv import (
     create_model,
     from_pretrained,
 )
-from flexconv.errors import ArgumentError
+from flexconv.errors import ArgumentError, UsageError
 from flexconv.models import save_pretrained
 from flexconv.nn import GaborNet, MAGNet, NJet
 from flexconv.nn._damping import damp
 from flexconv.nn._mask import RATE
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
 
-Scaled1d, Scaled2d, Scaled3d = (
-    functools.partial(layer, parametrization="scaled") for layer in (FlexConv1d, FlexConv2d, FlexConv3d)
-)
-
 GRIDS = {
-    "1d": functools.partial(Scaled1d, kernel_size=101),
-    "causal": functools.partial(Scaled1d, kernel_size=784, padding="causal"),
+    "1d": functools.partial(FlexConv1d, kernel_size=101),
+    "causal": functools.partial(FlexConv1d, kernel_size=784, padding="causal"),
     "causal-wide": functools.partial(
-        Scaled1d, kernel_size=784, padding="causal", mask=GaussianMask(1, sigma=0.354, form="scaled")
+        FlexConv1d, kernel_size=784, padding="causal", mask=GaussianMask(1, sigma=0.354, form="scaled")
     ),
-    "2d": functools.partial(Scaled2d, kernel_size=33),
-    "small": functools.partial(Scaled2d, kernel_size=3),
-    "oblong": functools.partial(Scaled2d, kernel_size=(5, 31)),
-    "whole": functools.partial(Scaled2d, kernel_size=33, mask=None),
-    "rotated": functools.partial(Scaled2d, kernel_size=15, mask=RotatedGaussianMask(form="scaled")),
-    "3d": functools.partial(Scaled3d, kernel_size=9),
+    "2d": functools.partial(FlexConv2d, kernel_size=33),
+    "small": functools.partial(FlexConv2d, kernel_size=3),
+    "oblong": functools.partial(FlexConv2d, kernel_size=(5, 31)),
+    "whole": functools.partial(FlexConv2d, kernel_size=33, mask=None),
+    "rotated": functools.partial(FlexConv2d, kernel_size=15, mask=RotatedGaussianMask(form="scaled")),
+    "3d": functools.partial(FlexConv3d, kernel_size=9),
 }
 
 
@@ -57,7 +53,7 @@ def test_initial_frequencies_are_below_nyquist(grid, generator):
 
 
 def test_steerable_envelopes_start_below_nyquist():
-    layer = Scaled2d(2, 3, 15, generator=functools.partial(MAGNet, steerable=True))
+    layer = FlexConv2d(2, 3, 15, generator=functools.partial(MAGNet, steerable=True))
     assert (max_frequency(layer) <= torch.tensor(nyquist([15, 15])) * (1 + 1e-5)).all()
 
 
@@ -71,15 +67,15 @@ def test_initial_kernels_have_little_energy_beyond_nyquist(grid, generator):
 
 @pytest.mark.parametrize("kernel_size", [7, 15, 33, 101])
 def test_masks_start_with_seven_taps_or_more(kernel_size):
-    assert min(Scaled2d(1, 1, kernel_size).extent) >= 7
-    assert min(Scaled1d(1, 1, kernel_size, padding="causal").extent) >= 4  # the half in the past
+    assert min(FlexConv2d(1, 1, kernel_size).extent) >= 7
+    assert min(FlexConv1d(1, 1, kernel_size, padding="causal").extent) >= 4  # the half in the past
 
 
 @pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp", "njet"])
 def test_outputs_are_as_large_as_behind_a_plain_convolution(generator):
     torch.manual_seed(0)
     mask = None if generator == "njet" else "gaussian"
-    layer, plain = Scaled2d(16, 64, 15, generator=generator, mask=mask), nn.Conv2d(16, 64, 5)
+    layer, plain = FlexConv2d(16, 64, 15, generator=generator, mask=mask), nn.Conv2d(16, 64, 5)
     noise, constant = torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)
     ratios = [layer(x)[..., 8:-8, 8:-8].var().item() / plain(x).var().item() for x in (noise, constant)]
     assert 0.6 < ratios[0] < 1.7
@@ -88,7 +84,7 @@ def test_outputs_are_as_large_as_behind_a_plain_convolution(generator):
 
 def test_arguments_for_frequencies_are_respected():
     torch.manual_seed(0)
-    layer = Scaled2d(2, 3, 15, generator=functools.partial(GaborNet, input_scale=100.0))
+    layer = FlexConv2d(2, 3, 15, generator=functools.partial(GaborNet, input_scale=100.0))
     assert (max_frequency(layer) > 3 * torch.tensor(nyquist([15, 15]))).all()
 
 
@@ -104,7 +100,7 @@ def test_unknown_parametrization_is_refused():
 def test_output_map_acts_on_nearly_orthonormal_kernels(generator):
     """A step on the output map changes a kernel by a projection of the gradient, as far as its features reach."""
     torch.manual_seed(0)
-    layer = Scaled2d(1, 1, 15, generator=generator)
+    layer = FlexConv2d(1, 1, 15, generator=generator)
     weight, bias = layer.generator.output_map.weight, layer.generator.output_map.bias
     columns = []
     for parameter in (weight, bias):
@@ -122,7 +118,7 @@ def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolutio
     torch.manual_seed(0)
     x = F.avg_pool2d(torch.randn(8, 8, 40, 40), 5, 1, 2)[..., 4:-4, 4:-4]  # smooth, like pictures
     target = torch.randn(8, 16, 32, 32)
-    layer, plain = Scaled2d(8, 16, 15), nn.Conv2d(8, 16, 7, padding=3)
+    layer, plain = FlexConv2d(8, 16, 15), nn.Conv2d(8, 16, 7, padding=3)
     before = layer.kernel().detach(), plain.weight.detach().clone()
     for module in (layer, plain):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
@@ -133,7 +129,7 @@ def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolutio
 
 
 def test_adam_changes_the_size_by_less_than_a_percent_per_step():
-    layer = Scaled2d(4, 8, 33)
+    layer = FlexConv2d(4, 8, 33)
     before = layer.mask.sigma.detach()
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
     layer(torch.randn(2, 4, 16, 16)).square().sum().backward()
@@ -144,7 +140,7 @@ def test_adam_changes_the_size_by_less_than_a_percent_per_step():
 
 @pytest.mark.parametrize("form", ["guarded", "scaled"])
 def test_weight_decay_does_not_shrink_scaled_masks(form):
-    layer = FlexConv2d(1, 1, 33, mask=GaussianMask(2, sigma=0.3, form=form), parametrization="scaled")
+    layer = FlexConv2d(1, 1, 33, mask=GaussianMask(2, sigma=0.3, form=form))
     optimizer = torch.optim.SGD(layer.mask.parameters(), lr=1.0, weight_decay=0.05)
     for _ in range(50):
         layer.mask.zero_grad()
@@ -155,7 +151,7 @@ def test_weight_decay_does_not_shrink_scaled_masks(form):
 
 def test_gradients_of_masks_are_divided_by_the_root_of_the_number_of_values():
     torch.manual_seed(0)
-    layer = Scaled2d(4, 8, 15)
+    layer = FlexConv2d(4, 8, 15)
     values = 4 * 8 * math.prod(layer.extent)
     layer.kernel().square().sum().backward()
     damped = {name: p.grad.clone() for name, p in layer.named_parameters() if p.grad is not None}
@@ -169,7 +165,7 @@ def test_gradients_of_masks_are_divided_by_the_root_of_the_number_of_values():
 
 
 def test_features_stay_fixed_unless_asked():
-    layer = Scaled2d(2, 3, 15)
+    layer = FlexConv2d(2, 3, 15)
     learned = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
     assert learned == {"bias", "mask.shift", "mask.growth", "generator.output.weight", "generator.output.bias"}
     layer.generator.requires_grad_()
@@ -199,9 +195,9 @@ def test_network_without_norms_learns_with_stock_optimizers(optimizer):
     """Tell horizontal from vertical stripes of random phase, which needs kernels of some size."""
     torch.manual_seed(0)
     net = nn.Sequential(
-        Scaled2d(1, 8, 15),
+        FlexConv2d(1, 8, 15),
         nn.ReLU(),
-        Scaled2d(8, 8, 15),
+        FlexConv2d(8, 8, 15),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
@@ -233,8 +229,26 @@ def test_set_changes_center_and_width():
         assert mask.mean.tolist() == pytest.approx([0.1, -0.2])
 
 
+@pytest.mark.parametrize("value", [0.3, torch.tensor([0.3, 0.3]), nn.Parameter(torch.tensor([0.3, 0.3]))])
+@pytest.mark.parametrize("name", ["mean", "sigma"])
+def test_assigning_center_or_width_of_a_scaled_mask_is_refused(name, value):
+    mask = FlexConv2d(1, 1, 9).mask
+    with pytest.raises(UsageError, match=rf"{name}.*set_"):
+        setattr(mask, name, value)
+
+
+@pytest.mark.parametrize("generator", ["magnet", "siren"])
+@pytest.mark.parametrize(("mean", "sigma"), [(0.1, 1e-6), (5.0, 0.05), (-0.7, -1e-3)])
+def test_masks_between_taps_or_outside_the_grid_have_kernels(mean, sigma, generator):
+    """Masks are limited to a third of a tap spacing and to the grid, also where initial values are chosen."""
+    layer = FlexConv2d(2, 3, 9, generator=generator, mask=GaussianMask(2, mean=mean, sigma=sigma, form="scaled"))
+    kernel = layer.kernel()
+    assert kernel.isfinite().all()
+    assert kernel.any()
+
+
 def test_layer_follows_set():
-    layer = Scaled2d(1, 1, 33)
+    layer = FlexConv2d(1, 1, 33)
     layer.mask.set_(sigma=0.2)
     assert layer.extent == (13, 13)
     layer.mask.set_(sigma=2.0)
@@ -255,7 +269,7 @@ def test_states_load_across_parametrizations(old, new):
 
 def test_saved_and_loaded_layer_is_the_same():
     torch.manual_seed(0)
-    source, target = Scaled2d(2, 3, 15), Scaled2d(2, 3, 15)
+    source, target = FlexConv2d(2, 3, 15), FlexConv2d(2, 3, 15)
     with torch.no_grad():
         source.mask.growth.add_(0.1)
     target.load_state_dict(source.state_dict())
@@ -263,7 +277,7 @@ def test_saved_and_loaded_layer_is_the_same():
 
 
 def test_reset_of_all_modules_in_any_order_gives_suitable_kernels():
-    layer = Scaled2d(4, 6, 15)
+    layer = FlexConv2d(4, 6, 15)
     with torch.no_grad():
         layer.mask.growth.add_(0.5)
     for module in reversed(list(layer.modules())):
@@ -274,15 +288,15 @@ def test_reset_of_all_modules_in_any_order_gives_suitable_kernels():
 
 
 def test_njet_outside_a_scaled_layer_is_the_published_one():
-    layer = FlexConv2d(1, 2, 15, generator=NJet, mask=None)
+    layer = FlexConv2d(1, 2, 15, generator=NJet, mask=None, parametrization="paper")
     assert layer.generator.scale.item() == 0.0
-    assert Scaled2d(1, 2, 15, generator=NJet, mask=None).generator.scale.item() > 0.3
+    assert FlexConv2d(1, 2, 15, generator=NJet, mask=None).generator.scale.item() > 0.3
 
 
 @pytest.mark.parametrize("name", ["flexnet3", "flextcn2"])
 def test_networks_with_scaled_parametrization_are_saved_and_loaded(name, tmp_path):
     size = {"length": 50} if name.startswith("flextcn") else {"image_size": 8}
-    model = create_model(name, in_channels=2, num_classes=3, parametrization="scaled", **size).eval()
+    model = create_model(name, in_channels=2, num_classes=3, **size).eval()
     save_pretrained(model, tmp_path / "net")
     loaded = from_pretrained(tmp_path / "net")
     x = torch.randn(2, 2, *(8, 8) if name == "flexnet3" else (50,))

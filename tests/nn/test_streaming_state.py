@@ -23,6 +23,7 @@ def test_original_model_is_not_changed():
     x = torch.randn(2, 2, 20)
     modules = [(name, type(module), module.training) for name, module in model.named_modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
+    learned = [parameter.requires_grad for parameter in model.parameters()]
     stream = Streaming(model)
     for chunk in x.split(5, -1):
         stream(chunk)
@@ -30,7 +31,8 @@ def test_original_model_is_not_changed():
     assert model.state_dict().keys() == state.keys()
     for name, value in model.state_dict().items():
         assert torch.equal(value, state[name]), name
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    assert [parameter.requires_grad for parameter in model.parameters()] == learned
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_stream_shares_parameters_and_adds_no_state():
@@ -66,7 +68,7 @@ def test_changed_weights_are_used_after_reset():
     before = run_offline(layer, x)
     first = stream(x[..., :32])
     with torch.no_grad():
-        layer.mask.sigma.fill_(0.7)  # also makes the kernel longer
+        layer.mask.set_(sigma=0.7)  # also makes the kernel longer
         layer.generator.output.weight.mul_(-2)
     second = stream(x[..., 32:])
     assert_same_output(torch.cat([first, second], -1), before)  # a stream keeps its kernel until reset

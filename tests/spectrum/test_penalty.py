@@ -160,7 +160,8 @@ def test_gradient_descent_brings_kernels_below_the_limit(formula, method):
 def test_network_learns_a_blur_and_stays_below_the_limit_only_with_the_penalty(weight, formula):
     torch.manual_seed(0)
     generator = partial(MAGNet, hidden=8, input_scale=10.0)
-    layers = [FlexConv2d(i, o, 17, generator=generator, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
+    make = partial(FlexConv2d, kernel_size=17, generator=generator, parametrization="paper")
+    layers = [make(i, o, mask=GaussianMask(2, sigma=0.3)) for i, o in ((1, 4), (4, 1))]
     model = nn.Sequential(layers[0], nn.BatchNorm2d(4), nn.ReLU(), layers[1])
     frequencies = [p for name, p in model.named_parameters() if name.endswith(("frequency", "gamma"))]
     others = [p for p in model.parameters() if all(p is not other for other in frequencies)]

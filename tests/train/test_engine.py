@@ -129,7 +129,7 @@ def test_capture_uses_the_windows_of_its_warm_up(tmp_path, monkeypatch):
     def compute(*_):
         used.append([layer.window for layer, _ in engine.windows.layers])
         for mask in masks:  # more than a training step could
-            nn.init.constant_(mask.sigma, 0.4 if len(used) % 2 else 0.05)
+            mask.set_(sigma=0.4 if len(used) % 2 else 0.05)
 
     engine = GraphEngine(trainer.model, trainer.optimizer, compute, 50, recorder=RunsOnce)
     batch = next(iter(trainer.train_batches.iterate(epoch=0)))
@@ -169,7 +169,7 @@ def test_layers_are_grouped_by_settings_not_by_parameters(tmp_path, monkeypatch)
     assert len(CaptureWindows(trainer.model, [trainer.optimizer])._groups) == 1
     masks[0].threshold = 0.2
     for mask in masks:
-        nn.init.constant_(mask.sigma, 0.3)
+        mask.set_(sigma=0.3)
     windows = CaptureWindows(trainer.model, [trainer.optimizer])
     assert windows._groups == [[0], list(range(1, len(masks)))]
     first, second, *_ = windows._bounds(windows._packed())
@@ -281,7 +281,7 @@ def test_masks_can_change_between_warm_up_and_capture(tmp_path):
     for number, batch in enumerate(trainer.train_batches.iterate(epoch=0)):
         if number < 4:
             for mask in masks:
-                nn.init.constant_(mask.sigma, (0.1, 0.3, 0.2, 0.3)[number])
+                mask.set_(sigma=(0.1, 0.3, 0.2, 0.3)[number])
             trainer.step(batch)
     assert trainer.engine.captures == 1
 

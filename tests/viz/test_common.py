@@ -34,7 +34,7 @@ SMALL = partial(MAGNet, hidden=2, layers=1)  # few panels, because rendering tak
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots_do_not_change_layer_gradients_or_random_state(name, draw):
-    layer = FlexConv2d(1, 2, 9, generator=SMALL, mask=GaussianMask(2, sigma=0.3)).train()
+    layer = FlexConv2d(1, 2, 9, generator=SMALL, mask=GaussianMask(2, sigma=0.3)).requires_grad_()
     layer(torch.randn(1, 1, 9, 9)).sum().backward()
     state = {key: value.clone() for key, value in layer.state_dict().items()}
     grads = {key: p.grad.clone() for key, p in layer.named_parameters()}
@@ -198,7 +198,7 @@ def test_rejects_layers_on_the_meta_device(name):
 def test_rejects_a_mask_with_nan(name):
     layer = FlexConv2d(1, 1, 9)
     with torch.no_grad():
-        layer.mask.sigma.fill_(float("nan"))
+        layer.mask.set_(sigma=float("nan"))
     with pytest.raises(ValueError, match="finite"):
         PLOTS[name](layer)
 

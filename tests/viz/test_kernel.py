@@ -80,7 +80,7 @@ def test_selects_channel_pairs_evenly_and_labels_them(draw):
     channels = [label.split("\n")[0] for label in labels]
     assert channels == ["output 0, input 0", "output 4, input 0", "output 7, input 3"]
     assert "3 of 32 channel pairs" in title_of(figure)
-    assert "size 3 × 3" in title_of(figure)
+    assert "size 7 × 7" in title_of(figure)
     assert "2 channel pairs" in title_of(plot_kernel(FlexConv2d(2, 1, 9), channels=50))
 
 
@@ -140,7 +140,7 @@ def test_3d_shows_three_planes_through_the_centre(draw):
     assert "at height 2" in figure.axes[4].get_ylabel()
 
 
-@pytest.mark.parametrize(("kernel", "sizes"), [("magnet", (9, 9)), ("njet", (7, 7))])
+@pytest.mark.parametrize(("kernel", "sizes"), [("magnet", (9, 9)), ("njet", (9, 9))])
 def test_layer_without_mask_has_two_columns(kernel, sizes, draw):
     layer = FlexConv2d(1, 1, 9, mask=None, generator=kernel)
     figure = draw(plot_kernel(layer))

@@ -69,7 +69,7 @@ def test_titles_of_layers_without_mask_say_so(draw):
         FlexConv2d(1, 1, 9, mask=GaussianMask(2, threshold=None)),
     )
     titles = [panel.get_title() for panel in draw(plot_masks(model)).axes]
-    assert titles == ["0\nno mask, 9 × 9 taps", "1\nno mask, 7 × 7 taps", "2\nno mask, 9 taps", "3\n9 × 9 taps"]
+    assert titles == ["0\nno mask, 9 × 9 taps", "1\nno mask, 9 × 9 taps", "2\nno mask, 9 taps", "3\n9 × 9 taps"]
 
 
 def test_selects_layers_of_deep_models_evenly():

@@ -93,7 +93,7 @@ def test_njet_has_only_the_exact_bound():
 
 
 def test_legend_states_the_frequencies():
-    layer = FlexConv2d(1, 2, (17, 9))
+    layer = FlexConv2d(1, 2, (17, 9), parametrization="paper")
     labels = [text.get_text() for text in plot_spectrum(layer).legends[0].get_texts()]
     exact = per_sample(layer, spectrum.max_frequency(layer).tolist())
     assert "17 × 9 taps, up to the Nyquist frequency 0.50" in labels
@@ -121,7 +121,7 @@ def test_spectra_of_a_kernel_without_aliasing_agree_at_all_resolutions():
 
 def test_marginal_of_a_constant_generator_is_the_spectrum_of_the_mask():
     """The energy spectrum of the mask is Σ_channels 2π σ² exp(−(2πfσ)²) · √π σ', where σ' is along the other axis."""
-    layer = FlexConv2d(2, 3, 33, mask=GaussianMask(2, sigma=(0.1, 0.2)))
+    layer = FlexConv2d(2, 3, 33, mask=GaussianMask(2, sigma=(0.1, 0.2)), parametrization="paper")
     with torch.no_grad():
         layer.generator.output.weight.zero_()
         layer.generator.output.bias.fill_(1.0)

@@ -210,7 +210,8 @@ class _Part(nn.Module):
     def shared(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name, without those of the output map."""
         tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
-        own = set(map(id, self.generator.output_map.parameters())) if self.generator.output_map is not None else set()
+        output = self.generator.output_map
+        own = set() if output is None else {id(tensor) for tensor in (*output.parameters(), *output.buffers())}
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
 
     def forward(self, *lines: torch.Tensor) -> torch.Tensor:
@@ -244,6 +245,9 @@ def _sharing_key(layer: FlexConvNd) -> object:
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Attributes of a module that may differ from those of others sampled with it. Tensors are compared by identity."""
+    """Attributes of a module that its forward may depend on. Tensors are compared by identity.
+
+    Channels and damping may differ between layers that are sampled together.
+    """
     public = [(name, value) for name, value in vars(module).items() if not name.startswith(("_", "initial_"))]
     return [(n, id(v) if isinstance(v, torch.Tensor) else v) for n, v in public if n not in ("channels", "damping")]

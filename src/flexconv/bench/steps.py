@@ -59,7 +59,8 @@ def bench_steps(
 
 
 def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
-    """The recipe with which the networks of `CASES` are trained."""
+    """The recipe with which the networks of `CASES` are trained. They are those of the paper."""
+    model = {"parametrization": "paper", **model}
     tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
     recipe = train.build_recipe(tree | settings)
     assert isinstance(recipe, train.Recipe)

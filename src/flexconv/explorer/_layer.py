@@ -123,7 +123,7 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
     The mask equals exp(−r²/2) at center + r · shape · u for every unit vector u. It is cropped at r = radius, or not at
     all if `radius` is None.
     """
-    mean = mask.mean.detach().clamp(-1, 1) if mask.form == "guarded" else mask.mean.detach()
+    mean = mask.mean.detach() if mask.form == "authors" else mask.mean.detach().clamp(-1, 1)
     sigma = effective_sigma(mask.sigma.detach(), torch.tensor(mask.sigma_floor(axes)).to(mask.sigma))
     spread = np.diag(sampling.to_numpy(sigma))
     if isinstance(mask, RotatedGaussianMask):

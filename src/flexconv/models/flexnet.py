@@ -59,7 +59,7 @@ class FlexNet(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         mask_options: Mapping[str, Any] | None = None,
-        parametrization: str = "paper",
+        parametrization: str = "scaled",
         norm: str = "batch",
         dropout: float = 0.2,
         dropout_in: float = 0.0,

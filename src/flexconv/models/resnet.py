@@ -58,7 +58,7 @@ class CIFARResNet(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         mask_options: Mapping[str, Any] | None = None,
-        parametrization: str = "paper",
+        parametrization: str = "scaled",
         kernel_size: int | Sequence[int] | None = 3,
         image_size: int | Sequence[int] | None = None,
         shortcut: str = "pad",

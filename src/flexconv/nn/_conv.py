@@ -63,7 +63,7 @@ class FlexConvNd(SizedKernel):
         *,
         generator: str | KernelGenerator | KernelFactory = "magnet",
         mask: str | GaussianMask | None = "gaussian",
-        parametrization: str = "paper",
+        parametrization: str = "scaled",
         algorithm: str = "auto",
         kernel: str | KernelGenerator | KernelFactory | None = None,
     ) -> None:

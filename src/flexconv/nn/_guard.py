@@ -21,6 +21,14 @@ def guarded_values(mean: torch.Tensor, sigma: torch.Tensor, axes: Sequence[Axis]
     return mean.clamp(-1.0, 1.0), torch.maximum(sigma.abs(), _floor(sigma, axes))
 
 
+def guarded_numbers(
+    mean: Sequence[float], sigma: Sequence[float], axes: Sequence[Axis]
+) -> tuple[list[float], list[float]]:
+    """The values of `guard` for numbers."""
+    floors = [SIGMA_FLOOR * axis.spacing for axis in axes]
+    return [min(max(m, -1.0), 1.0) for m in mean], [max(abs(s), low) for s, low in zip(sigma, floors, strict=True)]
+
+
 def _floor(sigma: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
     return filled([SIGMA_FLOOR * axis.spacing for axis in axes], like=sigma)
 

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis_floats, positive_int, unknown_name
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UsageError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
 from ._damping import damp
 from ._extent import readable
@@ -46,7 +46,9 @@ _PARAMETERS = {"scaled": ("shift", "growth"), "guarded": ("mean", "sigma"), "aut
 class GaussianMask(nn.Module):
     """Axis-aligned Gaussian mask with learnable center and width per axis.
 
-    Read the center and the width with `mean` and `sigma`, and change them with `set_`.
+    Read the center and the width with `mean` and `sigma`, and change them with `set_`. In a scaled mask, which a layer
+    has by default, they are computed anew each time they are read: assigning to them is an error, but
+    `mask.sigma.fill_(0.3)` only changes the tensor that was read, not the mask.
 
     Arguments:
         dims: number of spatial axes.
@@ -109,6 +111,11 @@ class GaussianMask(nn.Module):
     def sigma(self) -> torch.Tensor:
         """The width σ → [D]."""
         return self.natural(self.size_parameters())[1] if self.form == "scaled" else self._direct("sigma")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("mean", "sigma") and self.form == "scaled":
+            raise UsageError(f"{name} of a scaled mask is computed and cannot be assigned: use mask.set_({name}=…)")
+        super().__setattr__(name, value)  # type: ignore[arg-type]
 
     def _direct(self, name: str) -> nn.Parameter:
         """A parameter of the forms that learn mean and σ themselves."""

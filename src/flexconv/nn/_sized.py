@@ -10,6 +10,7 @@ from torch import nn
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange
+from ._guard import guarded_numbers
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
 from ._mask import RATE, GaussianMask
 from ._provider import KernelProvider
@@ -73,10 +74,15 @@ class SizedKernel(nn.Module):
         self._grid = grid
         self._extent = Extent(grid.axes)
         center = sigma = None
+        scaled = self.parametrization == "scaled"
         if self.mask is not None:
             self.mask.attach(grid.axes)
             center, sigma = self.mask.initial_mean, self.mask.initial_sigma
-        placement = Placement(grid.axes, center, sigma, self.inputs_per_output, self.parametrization == "scaled")
+            assert center is not None
+            assert sigma is not None
+            if scaled:
+                center, sigma = guarded_numbers(center, sigma, grid.axes)
+        placement = Placement(grid.axes, center, sigma, self.inputs_per_output, scaled)
         if self.mask is not None and self.mask.form == "scaled":
             self.mask.damping = damping(self.generator.channels * placement.taps, RATE)
         self.generator.attach(placement, fresh=fresh)

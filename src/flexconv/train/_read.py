@@ -94,7 +94,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """Return `base` updated with `changes`. Nested mappings are merged key by key.
 
     If `changes` name another model, generator or data set, the options of the old one are dropped, except for
-    `model.pretrained`. A path of data implies the name of the data set.
+    `model.pretrained` and `model.parametrization`. A path of data implies the name of the data set.
     """
     result = dict(base)
     for options, owner in _BELONGS_TO.items():
@@ -102,9 +102,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
             result.pop(options, None)
     for key, value in changes.items():
         old = result.get(key)
-        if key == "model" and isinstance(old, Mapping) and isinstance(value, Mapping) and "name" in value:
-            kept = {k: v for k, v in old.items() if k == "pretrained"}
-            result[key] = merge(old if value["name"] == old.get("name") else kept, value)
+        if key == "model" and isinstance(old, Mapping) and isinstance(value, Mapping):
+            result[key] = _merge_model(old, value)
         elif key == "data" and isinstance(old, Mapping) and isinstance(value, Mapping):
             result[key] = _merge_data(old, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
@@ -112,6 +111,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         else:
             result[key] = value
     return result
+
+
+def _merge_model(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`merge` for the model of a recipe.
+
+    Another model keeps the parametrization, because the learning rates of a recipe belong to it. A trained model has
+    its own.
+    """
+    if "name" in changes and changes["name"] != base.get("name"):
+        base = {key: value for key, value in base.items() if key in ("pretrained", "parametrization")}
+    if changes.get("pretrained", base.get("pretrained")):
+        base = {key: value for key, value in base.items() if key != "parametrization"}
+    return merge(base, changes)
 
 
 def _merge_data(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

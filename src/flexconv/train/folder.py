@@ -57,7 +57,7 @@ class RunFolder:
         if not self.exists:
             raise RunError(f"{self.path} is not a run folder: it has no {self._recipe.name}")
         try:
-            return build_recipe(_read(self._recipe))
+            return build_recipe(_with_parametrization(_read(self._recipe)))
         except FlexConvError as error:
             raise RunError(f"{self._recipe} cannot be used: {error}") from error
 
@@ -112,6 +112,14 @@ class RunFolder:
                     f"another process is training in {self.path}: wait for it or choose another folder"
                 ) from None
             yield
+
+
+def _with_parametrization(tree: dict[str, Any]) -> dict[str, Any]:
+    """State the parametrization of a run of an older version, which knew only that of the paper."""
+    model = tree.get("model")
+    if tree.get("kind") == "fit" or not isinstance(model, Mapping) or model.get("pretrained"):
+        return tree
+    return {**tree, "model": {"parametrization": "paper", **model}}
 
 
 def _append_line(path: Path, record: Mapping[str, Any]) -> int:

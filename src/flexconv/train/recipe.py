@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._arguments import positive, unknown_name
@@ -143,6 +143,9 @@ class Recipe:
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        if not self.model.pretrained:  # state the default: run folders without it are of older versions, see folder.py
+            options = {"parametrization": "scaled", **self.model.options}
+            object.__setattr__(self, "model", replace(self.model, options=options))
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("engine", self.engine, ENGINES)
         _check_seed(self.seed)

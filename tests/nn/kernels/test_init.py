@@ -24,7 +24,8 @@ from flexconv.nn import (
 )
 
 LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
-CAUSAL1D = partial(FlexConv1d, padding="causal")
+PAPER1D, PAPER2D, PAPER3D = (partial(layer, parametrization="paper") for layer in LAYERS.values())
+CAUSAL1D = partial(PAPER1D, padding="causal")
 
 
 def initial_values(make, *names, hidden=500, times=16):
@@ -128,22 +129,22 @@ WIDE = partial(MAGNet, hidden=200)
 @pytest.mark.parametrize(
     ("layer", "center", "radius"),
     [
-        (lambda: FlexConv1d(1, 1, 33, padding="causal", generator=WIDE), [1.0], [0.125]),
-        (lambda: FlexConv1d(1, 1, 33, generator=WIDE), [0.0], [0.125]),
-        (lambda: FlexConv2d(1, 1, 33, generator=WIDE), [0.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv2d(1, 1, 33, generator=partial(GaborNet, hidden=200)), [0.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv2d(1, 1, 33, padding=("causal", "same"), generator=WIDE), [1.0, 0.0], [0.125] * 2),
-        (lambda: FlexConv3d(1, 1, 9, generator=WIDE), [0.0] * 3, [0.125] * 3),
+        (lambda: PAPER1D(1, 1, 33, padding="causal", generator=WIDE), [1.0], [0.125]),
+        (lambda: PAPER1D(1, 1, 33, generator=WIDE), [0.0], [0.125]),
+        (lambda: PAPER2D(1, 1, 33, generator=WIDE), [0.0, 0.0], [0.125] * 2),
+        (lambda: PAPER2D(1, 1, 33, generator=partial(GaborNet, hidden=200)), [0.0, 0.0], [0.125] * 2),
+        (lambda: PAPER2D(1, 1, 33, padding=("causal", "same"), generator=WIDE), [1.0, 0.0], [0.125] * 2),
+        (lambda: PAPER3D(1, 1, 9, generator=WIDE), [0.0] * 3, [0.125] * 3),
         (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=GaussianMask(1, mean=-1.0)), [-1.0], [0.125]),
         (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=GaussianMask(1, sigma=-0.3)), [1.0], [0.5]),
-        (lambda: FlexConv2d(1, 1, 33, generator=WIDE, mask=GaussianMask(2, sigma=(0.3, 2.0))), [0.0, 0.0], [0.5, 1.0]),
+        (lambda: PAPER2D(1, 1, 33, generator=WIDE, mask=GaussianMask(2, sigma=(0.3, 2.0))), [0.0, 0.0], [0.5, 1.0]),
         (lambda: CAUSAL1D(1, 1, 33, generator=WIDE, mask=None), [0.0], [1.0]),
-        (lambda: FlexConv2d(1, 1, 33, generator=WIDE, mask=None), [0.0, 0.0], [1.0, 1.0]),
+        (lambda: PAPER2D(1, 1, 33, generator=WIDE, mask=None), [0.0, 0.0], [1.0, 1.0]),
         (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, center=0.0, spread=0.125)), [0.0], [0.125]),
         (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, spread=0.2)), [0.0], [0.2]),
         (lambda: CAUSAL1D(1, 1, 33, generator=partial(WIDE, center=0.5)), [0.5], [1.0]),
         (
-            lambda: FlexConv2d(1, 1, 33, generator=partial(WIDE, center=(0.5, -0.5), spread=(0.1, 0.2))),
+            lambda: PAPER2D(1, 1, 33, generator=partial(WIDE, center=(0.5, -0.5), spread=(0.1, 0.2))),
             [0.5, -0.5],
             [0.1, 0.2],
         ),
@@ -168,11 +169,12 @@ def test_layer_keeps_centers_of_given_generator():
 
 
 def test_initial_mean_of_mask_is_current_sample():
-    assert CAUSAL1D(1, 1, 33).mask.mean.tolist() == [1.0]
+    assert FlexConv1d(1, 1, 33, padding="causal").mask.mean.tolist() == [1.0]
     assert FlexConv2d(1, 1, 33).mask.mean.tolist() == [0.0, 0.0]
     assert FlexConv2d(1, 1, 33, padding=("causal", "same")).mask.mean.tolist() == [1.0, 0.0]
     assert CAUSAL1D(1, 1, 33, mask=GaussianMask(1, mean=-1.0)).mask.mean.tolist() == [-1.0]
     assert CAUSAL1D(1, 1, 33).mask.sigma.tolist() == pytest.approx([0.075])
+    assert FlexConv1d(1, 1, 33, padding="causal").mask.sigma.tolist() == pytest.approx([1.5 * 2 / 32])
 
 
 # --- MLP, SIREN and N-Jet ---------------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ def test_parameter_count_of_njet(dims, order):
 
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier"])
 def test_initial_frequencies_grow_with_grid_beyond_33_taps(name):
-    layer = FlexConv2d(1, 2, (17, 99), generator=name)
+    layer = PAPER2D(1, 2, (17, 99), generator=name)
     generator = GENERATORS[name](2, 2)
     for _ in range(2):
         torch.manual_seed(3)
@@ -298,7 +300,7 @@ def test_initial_frequencies_grow_with_grid_beyond_33_taps(name):
         torch.manual_seed(3)
         generator.reset_parameters()
         torch.testing.assert_close(layer.generator.frequency, generator.frequency * torch.tensor([1.0, 3.0]))
-    explicit = FlexConv2d(1, 2, (17, 99), generator=partial(GENERATORS[name], input_scale=25.6))
+    explicit = PAPER2D(1, 2, (17, 99), generator=partial(GENERATORS[name], input_scale=25.6))
     torch.manual_seed(3)
     explicit.reset_parameters()
     torch.testing.assert_close(explicit.generator.frequency, generator.frequency)
