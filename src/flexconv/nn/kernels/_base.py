@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 from ._linear import Affine
 from ._placement import Placement
 
-NEGLIGIBLE = 1e-5  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
+NEGLIGIBLE = 1e-4  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
 
 
 class KernelGenerator(nn.Module):
