@@ -304,6 +304,51 @@ def test_without_triton(monkeypatch, launched):
     assert not fused_sampler.supports_device(torch.empty(1, device=DEVICE))
 
 
+# --- compiled code ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"parametrization": "scaled"},
+        {"mask": RotatedGaussianMask(sigma=0.3, angle=0.4)},
+        {"mask": None, "generator": GENERATORS["fourier"]},
+    ],
+    ids=["paper", "scaled", "rotated", "no mask"],
+)
+def test_compiled_code_contains_one_node_for_each_launch(options):
+    from torch._dynamo.backends.debugging import aot_eager
+
+    layer = FlexConv2d(2, 3, 9, **options).to(DEVICE)
+    plain, x, graphs = copy.deepcopy(layer), torch.randn(1, 2, 9, 9, device=DEVICE), []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return aot_eager(graph, inputs)
+
+    y = torch.compile(layer, backend=backend, fullgraph=True)(x)
+    (nodes,) = graphs
+    assert sum("flexconv" in name for name in nodes) == (1 if layer.mask is None else 2)
+    gradient = torch.randn_like(y)
+    y.backward(gradient)
+    expected = nn.functional.conv2d(x, plain.kernel(), plain.bias, padding="same")
+    expected.backward(gradient)
+    assert relative_error(y, expected) < 1e-5
+    for (name, parameter), other in zip(layer.named_parameters(), plain.parameters(), strict=True):
+        assert (parameter.grad is None) == (other.grad is None), name
+        if other.grad is not None:
+            assert relative_error(parameter.grad, other.grad) < 1e-3, name
+
+
+def test_exported_programs_are_plain(launched):
+    layer = FlexConv2d(2, 3, 9).to(DEVICE).eval()
+    x = torch.randn(1, 2, 9, 9, device=DEVICE)
+    program = torch.export.export(layer, (x,))
+    assert not any("flexconv" in str(node.target) for node in program.graph.nodes)
+    assert not launched
+
+
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

@@ -20,14 +20,17 @@ from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._factored import Factors, Source
+from .fused_operators import compiled_kernel
 from .fused_sampler import fused_basis, fused_kernel
 
 
-def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel:
-    """`layer.sample(window)` as factors. NotImplemented if the generator has none, or under a compiler."""
+def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel | torch.Tensor:
+    """`layer.sample(window)` as factors, or as a tensor in compiled code. NotImplemented if the generator has none."""
     output = layer.generator.output_map
-    if output is None or torch.compiler.is_compiling() or not layer.generator.has_factors or _overrides(layer):
+    if output is None or not layer.generator.has_factors or _overrides(layer):
         return NotImplemented
+    if torch.compiler.is_compiling():
+        return NotImplemented if _has_hooks(layer.mask) else compiled_kernel(layer, window)
     dtype = layer.generator.compute_dtype
     with no_autocast(layer.reference_tensor().device.type):
         basis = None if _has_hooks(layer.mask) else fused_basis(layer, window)

@@ -81,23 +81,34 @@ def fused_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor |
 
     None if this layer is not supported. The kernel is the output map's own weight and bias times this.
     """
-    generator, mask = layer.generator, layer.mask
-    tensors, settings = feature_tensors(generator), None
-    if tensors is None or not supports_device(generator.frequency):  # type: ignore[arg-type]
+    found = plan_of(layer, window)
+    if found is None:
         return None
-    parameters: tuple[torch.Tensor, ...] = ()
-    if mask is not None:
-        settings, parameters = mask_settings(mask, layer.axes), mask.size_parameters()
-        if settings is None or (settings.form == "scaled" and parameters[0].requires_grad):
-            return None
+    tensors, settings = found
     present = [t for t in tensors if t is not None]
-    if not _supported([*present, *parameters]) or math.prod(stop - start for start, stop in window) > MAX_TAPS:
+    parameters = () if layer.mask is None else layer.mask.size_parameters()
+    if not _supported([*present, *parameters]):
         return None
     grid = grid_of(layer, window, present[0].device)
-    features = _features_of(generator, grid, tensors, present)
-    if mask is not None and settings is not None:
-        features = _Masked.apply(features, grid, settings, weakref.ref(mask), *parameters)
+    features = _features_of(layer.generator, grid, tensors, present)
+    if layer.mask is not None:
+        features = _Masked.apply(features, grid, settings, weakref.ref(layer.mask), *parameters)
     return features.view(*grid.sizes, -1)
+
+
+def plan_of(
+    layer: FlexConvNd, window: Sequence[TapRange]
+) -> tuple[tuple[torch.Tensor | None, ...], MaskSettings | None] | None:
+    """The tensors of the features and the settings of the mask, if there is one. None if they are not supported."""
+    tensors, settings = feature_tensors(layer.generator), None
+    if tensors is None or tensors[0] is None or not supports_device(tensors[0]) or tensors[0].dtype != torch.float32:
+        return None
+    if layer.mask is not None:
+        settings = mask_settings(layer.mask, layer.axes)
+        if settings is None or (settings.form == "scaled" and layer.mask.start.requires_grad):
+            return None
+    few = math.prod([stop - start for start, stop in window]) <= MAX_TAPS
+    return (tensors, settings) if few else None
 
 
 def _features_of(
@@ -182,18 +193,18 @@ _grids: dict[object, Grid] = {}
 def grid_of(layer: FlexConvNd, window: Sequence[TapRange], device: torch.device) -> Grid:
     """The taps of a window. They are kept, but not for a CUDA graph, which must own what it reads."""
     if capturing(device):
-        return _make_grid(layer, window)
+        return make_grid(layer, window)
     key = layer.axes, tuple(window), type(layer.mask), device
     grid = _grids.get(key)
     if grid is None:
         if len(_grids) >= GRIDS:
             _grids.clear()
-        grid = _grids[key] = _make_grid(layer, window)
+        grid = _grids[key] = make_grid(layer, window)
     return grid
 
 
 @torch.no_grad()
-def _make_grid(layer: FlexConvNd, window: Sequence[TapRange]) -> Grid:
+def make_grid(layer: FlexConvNd, window: Sequence[TapRange]) -> Grid:
     lines = torch.cat(layer.coordinates(window))
     floors = [0.0] * len(layer.axes) if layer.mask is None else layer.mask.sigma_floor(layer.axes)
     halves, inner = smallest_intervals(layer.axes, lines.dtype)
@@ -293,18 +304,30 @@ def launch_features_backward(
     grid: Grid, tensors: Sequence[torch.Tensor | None], kept: torch.Tensor, grad: torch.Tensor
 ) -> list[torch.Tensor | None]:
     """Gradients of all tensors from that of the features."""
+    return split_sums(launch_feature_sums(grid, tensors, kept, grad), tensors)
+
+
+def launch_feature_sums(
+    grid: Grid, tensors: Sequence[torch.Tensor | None], kept: torch.Tensor, grad: torch.Tensor
+) -> torch.Tensor:
+    """The same gradients, one after the other in one tensor."""
     from .fused_sampler_triton import features_backward
 
     options = _feature_options(grid, tensors)
-    sizes = [0 if t is None else t.numel() for t in tensors]
+    numbers = sum(t.numel() for t in tensors if t is not None)
     programs = -(-grid.taps // options["BLOCK"])
-    sums = grad.new_empty(programs, sum(sizes))
+    sums = grad.new_empty(programs, numbers)
     with torch.cuda.device_of(sums):
         features_backward[(programs,)](
-            grid.lines, *_contiguous(tensors), kept, grad.contiguous(), sums, *grid.arguments,
-            NUMBERS=sum(sizes), **options,
+            grid.lines, *_contiguous(tensors), kept, grad.contiguous(), sums, *grid.arguments, NUMBERS=numbers,
+            **options,
         )  # fmt: skip
-    pieces = (sums[0] if programs == 1 else sums.sum(0)).split(sizes)
+    return sums.view(-1) if programs == 1 else sums.sum(0)
+
+
+def split_sums(sums: torch.Tensor, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Gradients of tensors from one tensor that contains all of them."""
+    pieces = sums.split([0 if t is None else t.numel() for t in tensors])
     return [None if t is None else piece.view(t.shape) for t, piece in zip(tensors, pieces, strict=True)]
 
 
@@ -403,6 +426,29 @@ def launch_mask_backward(
     of_mask: bool,
 ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
     """The gradient of the features, and those of the parameters of the mask."""
+    d_features, sums = launch_mask_sums(
+        features, grid, settings, parameters, grad, of_features=of_features, of_mask=of_mask
+    )
+    if sums is None:
+        return d_features, [None] * len(parameters)
+    dims = len(grid.sizes)
+    first, second, angle, _ = sums.split((3, 3, 1, 1))
+    found: list[torch.Tensor | None] = [first[:dims], second[:dims]]
+    found = [None, *found] if settings.form == "scaled" else found  # the start is a constant
+    return d_features, [*found, angle] if settings.rotated else found
+
+
+def launch_mask_sums(
+    features: torch.Tensor,
+    grid: Grid,
+    settings: MaskSettings,
+    parameters: Sequence[torch.Tensor],
+    grad: torch.Tensor,
+    *,
+    of_features: bool,
+    of_mask: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradient of the features, and [8] with those of the mask: 3 numbers, 3 numbers, and the angle."""
     from triton import next_power_of_2
 
     from .fused_sampler_triton import COLUMNS, MASK_TAPS, TAPS_OF_ONE_PROGRAM, mask_backward, mask_finish
@@ -430,12 +476,7 @@ def launch_mask_backward(
                 D=dims, SCALED=options["SCALED"], AUTHORS=options["AUTHORS"], COLUMNS=COLUMNS,
                 PROGRAMS=next_power_of_2(programs),
             )  # fmt: skip
-    if out is None:
-        return d_features, [None] * len(parameters)
-    first_grad, second_grad, of_angle = out.split((3, 3, 2))
-    found: list[torch.Tensor | None] = [first_grad[:dims], second_grad[:dims]]
-    found = [None, *found] if settings.form == "scaled" else found  # the start is a constant
-    return d_features, [*found, of_angle[:1]] if settings.rotated else found
+    return d_features, out
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 
 import torch
@@ -14,10 +13,12 @@ def triton_supports(x: torch.Tensor) -> bool:
     return x.is_cuda and x.element_size() == 2 and not isinstance(x, FakeTensor) and has_triton()
 
 
-@functools.cache
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
 def has_triton() -> bool:
     """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    return HAS_TRITON
 
 
 def capturing(device: torch.device) -> bool:
