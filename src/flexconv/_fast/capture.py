@@ -370,8 +370,8 @@ class CapturedStep(TrainStep[P, R]):
 def _cannot_be_captured(line: str, reason: str) -> str:
     return (
         f"the training step cannot be captured: {line} ({reason}). A captured step cannot read values on the device "
-        "(item, cpu, tolist, print, if): return the tensor and read it outside. It cannot copy constants to the device: "
-        "create them outside. A GradScaler needs an optimizer with fused=True"
+        "(item, cpu, tolist, print, if): return the tensor and read it outside. It cannot copy constants to the "
+        "device: create them outside. A GradScaler needs an optimizer with fused=True"
     )
 
 
