@@ -181,7 +181,8 @@ class CapturedStep(TrainStep[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one training step."""
         if not self._works_here():
-            self._drop()
+            if self._captured is not None:
+                self._drop()
             return super().__call__(*args, **kwargs)
         self._calls += 1
         if (self._calls % STEPS_BETWEEN_CHECKS == 0 and not self.windows.still_fit()) or (
