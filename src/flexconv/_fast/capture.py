@@ -181,7 +181,8 @@ class CapturedStep(TrainStep[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one training step."""
         if not self._works_here():
-            self._drop()
+            if self._captured is not None:
+                self._drop()
             return super().__call__(*args, **kwargs)
         self._calls += 1
         if (self._calls % STEPS_BETWEEN_CHECKS == 0 and not self.windows.still_fit()) or (
@@ -232,7 +233,7 @@ class CapturedStep(TrainStep[P, R]):
         with self.recorder.host_reads() as lines:
             result = self.recorder.warm_up(run)
         if lines:
-            raise UsageError(_cannot_be_captured(lines[0], "the host reads a value from the device"))
+            raise UsageError(_cannot_be_captured(lines[0], "the host waits for the device"))
         return result
 
     def _capture(self, call: Call) -> Captured:
@@ -369,9 +370,9 @@ class CapturedStep(TrainStep[P, R]):
 
 def _cannot_be_captured(line: str, reason: str) -> str:
     return (
-        f"the training step cannot be captured: {line} ({reason}). Values on the device cannot be read inside a "
-        "captured step (item, cpu, tolist, print, if): return the tensor and read it outside. A GradScaler needs an "
-        "optimizer with fused=True"
+        f"the training step cannot be captured: {line} ({reason}). A captured step cannot read values on the device "
+        "(item, cpu, tolist, print, if): return the tensor and read it outside. It cannot copy constants to the "
+        "device: create them outside. A GradScaler needs an optimizer with fused=True"
     )
 
 
