@@ -317,3 +317,20 @@ def test_error_on_the_meta_device():
 def test_rejects_invalid_scale(scale):
     with pytest.raises(ValueError, match=f"scale .*{scale}"):
         materialize(make(), scale=scale)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate", "zeros"])
+@pytest.mark.parametrize("mean", [0.0, 0.6])
+@pytest.mark.parametrize("sigma", [0.1, 2.0])
+def test_accepts_same_sizes_as_the_model(mode, mean, sigma):
+    layer = FlexConv1d(1, 1, 9, padding_mode=mode, mask=GaussianMask(1, mean=mean, sigma=sigma)).double().eval()
+    plain = materialize(layer)
+    for size in range(1, 12):
+        x = torch.randn(1, 1, size).double()
+        try:
+            expected = layer(x)
+        except ValueError:
+            with pytest.raises(RuntimeError, match=r"[Pp]adding"):
+                plain(x)
+        else:
+            torch.testing.assert_close(plain(x), expected)

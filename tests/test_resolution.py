@@ -193,7 +193,7 @@ def test_one_scale_per_axis():
 def test_hard_cropping_equals_a_larger_layer_with_the_same_parameters(dims, padding):
     layer = make(dims, 17, padding=padding)
     larger = make(dims, 33, padding=padding)
-    larger.load_state_dict(layer.state_dict())
+    larger.load_state_dict(dict(layer.state_dict()))
     other, x = at_resolution(layer, 2, crop="hard"), noise(layer, 40)
     assert other.extent == larger.extent
     assert relative_error(other.kernel(), larger.kernel() / 2**dims) < 1e-14

@@ -39,9 +39,11 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
         plain = materialize(model, scale=2)             # the same as materialize(at_resolution(model, 2))
 
     Each kernel has the current extent of its layer. If the padding differs between the two sides of an axis (causal
-    layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. The
-    kernel is a parameter that can be trained, but its size no longer changes. Large kernels may be slower than in a
-    FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
+    layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. So it
+    is with reflected and periodic padding, which is that of the whole grid, because inputs that are too small for it
+    are refused as before. The kernel is a parameter that can be trained, but its size no longer changes. Large kernels
+    may be slower than in a FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept
+    `lengths`.
 
     Large kernels are divided by powers of two together with the statistics of the norms behind them, as
     `flexconv.move_scale_to_norms` does, so that the result can be converted to float16.
@@ -65,7 +67,7 @@ def _plain(layer: FlexConvNd) -> nn.Module:
         raise ArgumentError(f"{type(layer).__name__} is on the meta device and has no kernel: load its weights first")
     taps = _taps_with_nonnegative_padding(layer)
     pads = layer.pads_for(taps)
-    symmetric = all(left == right >= 0 for left, right in pads)
+    symmetric = all(left == right >= 0 for left, right in pads) and pads == _pads_to_add(layer, pads)
     weight = layer.sample(taps)
     if layer.dtype == torch.float16:
         check_float16(f"the kernel of {type(layer).__name__}", weight)
@@ -102,13 +104,28 @@ def _taps_with_nonnegative_padding(layer: FlexConvNd) -> tuple[TapRange, ...]:
 
 def _padding(layer: FlexConvNd, pads: Pads) -> list[nn.Module]:
     """The padding layer, followed by a cropping layer if some of the padding is negative."""
-    amounts = [amount for pair in reversed(pads) for amount in pair]
     mode, constant = layer.padding_mode, PADDING_LAYERS["zeros"][layer.dims]
     if mode == "zeros":
-        return [constant(tuple(amounts), 0.0)]
-    padding = PADDING_LAYERS[mode][layer.dims](tuple(max(0, amount) for amount in amounts))
-    crop = tuple(min(0, amount) for amount in amounts)
+        return [constant(tuple(_amounts(pads)), 0.0)]
+    added = _amounts(_pads_to_add(layer, pads))
+    padding = PADDING_LAYERS[mode][layer.dims](tuple(added))
+    crop = tuple(amount - more for amount, more in zip(_amounts(pads), added, strict=True))
     return [padding, constant(crop, 0.0)] if any(crop) else [padding]
+
+
+def _pads_to_add(layer: FlexConvNd, pads: Pads) -> Pads:
+    """The padding that a padding layer adds: never negative, and for the whole grid in modes that limit it.
+
+    Reflected and periodic padding cannot be wider than the input. A FlexConv refuses inputs that are too small for its
+    whole grid, and so does the result, although the kernel may need less.
+    """
+    limited = layer.padding_mode in ("reflect", "circular")
+    return tuple((max(0, left), max(0, right)) for left, right in (layer.pads if limited else pads))
+
+
+def _amounts(pads: Pads) -> list[int]:
+    """Padding in the order of torch: the last axis first."""
+    return [amount for pair in reversed(pads) for amount in pair]
 
 
 # --- kernels that are too large for float16 ---------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from torch import nn
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
+from .._hooks import hooks_of
 from ._extent import Versions, readable
 
 Kernel = TypeVar("Kernel")
@@ -25,7 +28,7 @@ class KernelCache:
     def clear(self) -> None:
         self._entry = None
 
-    def get(self, make: Callable[[], Kernel], key: Hashable, parameters: Sequence[torch.Tensor]) -> Kernel:
+    def get(self, make: Callable[[], Kernel], key: object, parameters: Sequence[torch.Tensor]) -> Kernel:
         """The kernel for `key`: the kept one if key and parameters have not changed, otherwise a new one."""
         if not _can_keep(parameters):
             return make()
@@ -34,6 +37,54 @@ class KernelCache:
             seen = _Seen(parameters)  # before sampling, so that a change in between is noticed
             entry = self._entry = _Entry(key, seen, make())
         return entry.kernel
+
+
+def settings_and_tensors(module: nn.Module) -> tuple[list[object], list[torch.Tensor]]:
+    """Everything besides parameters and buffers that the result of a module may depend on.
+
+    These are the types, hooks and attributes of the module and its submodules. Tensors among them are returned
+    separately, because they can change in place.
+    """
+    settings: list[object] = []
+    tensors: list[torch.Tensor] = []
+    for part in module.modules():
+        settings += [type(part), *map(_Same, hooks_of(part))]
+        for name, value in vars(part).items():
+            if name not in _INTERNAL:
+                settings += [name, _comparable(value, tensors)]
+    return settings, tensors
+
+
+_INTERNAL = {*vars(nn.Module()), "training", "_extent", "_provider"}  # no settings of a kernel
+
+
+def _comparable(value: object, tensors: list[torch.Tensor]) -> object:
+    """A copy of a setting that can be compared with a later one. Tensors are appended to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return torch.Tensor
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value), [_comparable(each, tensors) for each in value]
+    if isinstance(value, dict):
+        return dict, [(_comparable(key, tensors), _comparable(each, tensors)) for key, each in value.items()]
+    return (type(value), value.tobytes()) if isinstance(value, np.ndarray) else _Same(value)
+
+
+class _Same:
+    """An object that equals only itself, kept alive so that its address is not used again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 class _Seen:
@@ -51,7 +102,7 @@ class _Seen:
 
 
 class _Entry(NamedTuple):
-    key: Hashable
+    key: object
     seen: _Seen
     kernel: Any
 

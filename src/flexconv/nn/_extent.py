@@ -76,6 +76,7 @@ class Extent:
         self._seen: _Values | Versions | None = None
         self._source: Callable[[], object] = _nothing
         self._settings: object = None
+        self._compiled_settings: object = None
 
     def __getstate__(self) -> dict[str, object]:
         """Copy or pickle everything but the record of parameter values."""
@@ -110,6 +111,11 @@ class Extent:
         self.compiled_windows = tuple(
             axis.window_for(window, steps_below) for axis, window in zip(self.axes, self.windows, strict=True)
         )
+        self._compiled_settings = self._settings
+
+    def windows_in_compiled_code(self, source: SizeSource | None) -> tuple[TapRange, ...]:
+        """The windows that compiled code uses: the whole grid if the settings of the mask have changed since."""
+        return self.compiled_windows if self._compiled_settings == size_settings(source) else self.whole
 
     def invalidate(self) -> None:
         """Make compiled code use the whole grid, and eager code check again: the sizes may no longer be valid."""
@@ -198,10 +204,12 @@ class Versions:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.note = self._note(tensors)
-        self.tensors = [weakref.ref(t) for t in tensors]  # the same address may belong to another tensor later
+        # Kept alive, because the same address could belong to another tensor later. Weak references would make
+        # torch.utils.swap_tensors fail, and with it load_state_dict if torch is configured to swap parameters.
+        self.tensors = list(tensors)
 
     def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
-        same = len(tensors) == len(self.tensors) and all(r() is t for r, t in zip(self.tensors, tensors, strict=True))
+        same = len(tensors) == len(self.tensors) and all(a is b for a, b in zip(self.tensors, tensors, strict=True))
         return same and self.note == self._note(tensors)
 
     @staticmethod

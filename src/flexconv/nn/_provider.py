@@ -14,8 +14,7 @@ import torch
 
 from .._registry import has_fast_version
 from ..ops import FactoredKernel, as_tensor
-from ._cache import KernelCache
-from ._extent import size_settings
+from ._cache import KernelCache, settings_and_tensors
 from ._grid import TapRange
 from ._half import ScaledKernel, scale_kernel
 
@@ -61,8 +60,8 @@ class KernelProvider:
         """The kernel of this kind that was kept, if it is still valid; otherwise a new one."""
         if not self._can_be_kept(layer):
             return make()
-        key = tuple(window), kind, layer.grid, size_settings(layer.size_source)
-        return self._cache.get(make, key, [*layer.parameters(), *layer.buffers()])
+        settings, tensors = settings_and_tensors(layer)
+        return self._cache.get(make, (tuple(window), kind, settings), [*layer.parameters(), *layer.buffers(), *tensors])
 
     def _can_be_kept(self, layer: FlexConvNd) -> bool:
         """Whether a kernel may be kept for the next forward pass: in evaluation without gradients."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ._damping import damping
 from ._extent import Extent, SizeSource
-from ._grid import Axis, KernelGrid, TapRange
+from ._grid import Axis, KernelGrid, TapRange, origins
 from ._guard import guarded_numbers
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
 from ._mask import RATE, GaussianMask
@@ -114,7 +114,7 @@ class SizedKernel(nn.Module):
     def window(self) -> tuple[TapRange, ...]:
         """The taps (start, stop) per axis that the forward pass computes. Those that are not kept are zero."""
         if torch.compiler.is_compiling():
-            return self._extent.compiled_windows
+            return self._extent.windows_in_compiled_code(self.size_source)
         self._refresh_if_stale()
         return self._extent.windows
 
@@ -139,9 +139,30 @@ class SizedKernel(nn.Module):
         self._provider.clear()
         return super().train(mode)
 
-    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
-        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute. Another mask or generator is told the grid, and sizes and kernels start anew."""
+        super().__setattr__(name, value)  # type: ignore[arg-type]
+        if name in ("mask", "generator") and "_grid" in self.__dict__:
+            self._set_grid(self._grid, fresh=False)
+            self._forget()
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if (metadata := getattr(destination, "_metadata", None)) is not None:
+            metadata.setdefault(prefix[:-1], {})["grid"] = self._trained_grid()
+
+    def _load_from_state_dict(  # type: ignore[override]  (called with positions only)
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], strict: bool, *lists: Any
+    ) -> None:
         self._forget()  # other weights, another size
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+        saved, own = local_metadata.get("grid"), self._trained_grid()
+        if saved is not None and saved != own:
+            lists[-1].append(f"{prefix[:-1] or self._description()}: {_difference(saved, own)}")
+
+    def _trained_grid(self) -> list[list[int]]:
+        """Taps, and 1 if causal, per axis of the grid that the parameters belong to; `at_resolution` keeps it."""
+        return [[axis.size, int(axis.causal)] for axis in origins(self.axes)]
 
     def _apply(self: Self, fn: Convert, recurse: bool = True) -> Self:
         """Convert the layer. Generator and mask stay in float32 in half precision; see `_half.py`."""
@@ -158,3 +179,16 @@ class SizedKernel(nn.Module):
     def _forget(self) -> None:
         self._extent.invalidate()
         self._provider.clear()
+
+
+def _difference(saved: list[list[int]], own: list[list[int]]) -> str:
+    """What tells two grids apart, as a sentence."""
+    texts = [
+        "×".join(str(size) for size, _ in grid) + " taps" + (" (causal)" if any(causal for _, causal in grid) else "")
+        for grid in (saved, own)
+    ]
+    return (
+        f"the state belongs to a kernel of {texts[0]}, this layer has {texts[1]}. The same parameters mean another "
+        f"kernel there: make the layer with the kernel_size and padding of the state, and change its resolution with "
+        f"flexconv.at_resolution. Pass dict(state) to load it nevertheless"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 
 import numpy as np
@@ -15,7 +16,7 @@ Key = tuple[TransformSpec, torch.dtype, torch.device]
 
 
 class MatrixCache:
-    """The most recently used matrices, up to `limit` bytes.
+    """The most recently used matrices, up to `limit` bytes. Any number of threads may use it.
 
     Matrices that were used while a CUDA graph was captured are never dropped, because the graph holds their addresses.
     """
@@ -24,36 +25,72 @@ class MatrixCache:
         self.limit, self.used = limit, 0
         self._recent: OrderedDict[Key, list[torch.Tensor]] = OrderedDict()
         self._captured: dict[Key, list[torch.Tensor]] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, spec: TransformSpec, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
         """Return the matrices of a transform. The result must not be modified."""
-        key = spec, dtype, device
-        if key in self._captured:
-            return self._captured[key]
+        key = shared_spec(spec), dtype, device
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if key in self._recent:
+        matrices = self._find(key, capturing=capturing)
+        if matrices is None:
+            if capturing:
+                raise UsageError(
+                    "this convolution needs transform matrices that do not exist yet, and they cannot be created while "
+                    "a CUDA graph is captured: run the same shapes once before the capture"
+                )
+            # without the lock, so that no thread waits for the matrices of another
+            matrices = self._insert(key, _build_tensors(*key))
+        if key[0] == spec:
+            return matrices
+        return [matrix[..., : spec.positions[0].number] for matrix in matrices]
+
+    def _find(self, key: Key, *, capturing: bool) -> list[torch.Tensor] | None:
+        """Return the matrices if they exist. If a CUDA graph is captured, keep them forever."""
+        with self._lock:
+            if key in self._captured or key not in self._recent:
+                return self._captured.get(key)
             self._recent.move_to_end(key)
-        elif capturing:
-            raise UsageError(
-                "this convolution needs transform matrices that do not exist yet, and they cannot be created while a "
-                "CUDA graph is captured: run the same shapes once before the capture"
-            )
-        else:
-            self._recent[key] = _build_tensors(spec, dtype, device)
-            self.used += _bytes(self._recent[key])
-        matrices = self._recent[key]
-        if capturing:
-            self._captured[key] = self._recent.pop(key)
-            self.used -= _bytes(matrices)
-        while self.used > self.limit and len(self._recent) > 1:
-            self.used -= _bytes(self._recent.popitem(last=False)[1])
-        return matrices
+            if capturing:
+                self._captured[key] = self._recent.pop(key)
+                self.used -= _bytes(self._captured[key])
+                return self._captured[key]
+            return self._recent[key]
+
+    def _insert(self, key: Key, matrices: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Add matrices and drop others, if there are too many. Return those of the thread that was first."""
+        with self._lock:
+            if key in self._captured:
+                return self._captured[key]
+            if key not in self._recent:
+                self._recent[key] = matrices
+                self.used += _bytes(matrices)
+            while self.used > self.limit and len(self._recent) > 1:
+                self.used -= _bytes(self._recent.popitem(last=False)[1])
+            return self._recent.get(key, matrices)
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._captured)
 
 
-cached_matrices = MatrixCache(limit=2**30)
+on_cpu = MatrixCache(limit=2**28)  # where "auto" never chooses this algorithm, and memory is shared with all else
+on_devices = MatrixCache(limit=2**30)
+
+
+def cached_matrices(spec: TransformSpec, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """Return the matrices of a transform from the cache for this kind of device. They must not be modified."""
+    return (on_cpu if device.type == "cpu" else on_devices)(spec, dtype, device)
+
+
+def shared_spec(spec: TransformSpec) -> TransformSpec:
+    """Return the transform whose matrices contain those of `spec` as their first columns.
+
+    Sequences of similar lengths, and their outputs, have the same circular length. They differ only in how many of its
+    positions they use, so they share the matrix for all of them.
+    """
+    (length, *others), (positions, *_) = spec.lengths, spec.positions
+    if spec.kind != "single" or spec.kernel or others or positions[1:] != (0, 1):
+        return spec
+    return spec._replace(positions=(positions._replace(number=max(length, positions.number)),))
 
 
 def constant_matrices(

@@ -64,6 +64,9 @@ def matrix_shapes(spec: TransformSpec) -> list[tuple[int, ...]]:
 
 def _single_matrix(spec: TransformSpec) -> list[np.ndarray]:
     """One matrix [(part, frequency), position], with the frequencies and positions of all axes flattened."""
+    if len(spec.lengths) == 1:
+        (length,), (positions,) = spec.lengths, spec.positions
+        return [_real_and_imaginary_1d(spec, length, _half_integer_frequencies(length), positions)]
     total = np.zeros((1, 1))
     for axis, (length, positions) in enumerate(zip(spec.lengths, spec.positions, strict=True)):
         last = axis == len(spec.lengths) - 1
@@ -112,13 +115,29 @@ def _half_integer_frequencies(length: int) -> np.ndarray:
 
 def _angles(length: int, doubled: np.ndarray, positions: Positions) -> np.ndarray:
     """Angles 2π·f·position / length [frequencies, positions] for frequencies given as 2f, reduced in exact integers."""
+    return np.pi / length * _steps(length, doubled, positions)
+
+
+def _steps(length: int, doubled: np.ndarray, positions: Positions) -> np.ndarray:
+    """The angles in steps of π / length."""
     points = positions.start + positions.step * np.arange(positions.number)
-    return np.pi / length * (np.outer(doubled, points) % (2 * length))
+    return np.outer(doubled, points) % (2 * length)
 
 
 def _real_and_imaginary(spec: TransformSpec, angles: np.ndarray) -> np.ndarray:
     """Scaled e^−iφ for angles [frequencies, …] → [(part, frequency), …], conjugated for a kernel."""
     return _scale(spec) * np.concatenate([np.cos(angles), np.sin(angles) if spec.kernel else -np.sin(angles)])
+
+
+def _real_and_imaginary_1d(spec: TransformSpec, length: int, doubled: np.ndarray, positions: Positions) -> np.ndarray:
+    """The same for one axis. All angles are multiples of π / length, so sine and cosine are looked up in a table."""
+    angles = np.pi / length * np.arange(2 * length)
+    cos, sin = _scale(spec) * np.cos(angles), _scale(spec) * (np.sin(angles) if spec.kernel else -np.sin(angles))
+    steps = _steps(length, doubled, positions)
+    matrix = np.empty((2, *steps.shape))
+    np.take(cos, steps, out=matrix[0])
+    np.take(sin, steps, out=matrix[1])
+    return matrix.reshape(-1, steps.shape[1])
 
 
 def _scale(spec: TransformSpec) -> float:

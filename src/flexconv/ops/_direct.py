@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
 from ._geometry import Geometry, Pads, skip_unread_samples, zero_pad
 
@@ -37,8 +38,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     torch guesses the memory format from the strides. If some axes of a view have one entry, the guess can be wrong,
     and oneDNN then reads other memory and can crash. Found in torch 2.11 to 2.13.
     """
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    memory_format = formats.get(tensor.ndim)
-    if memory_format is not None and tensor.is_contiguous(memory_format=memory_format):
-        return tensor
-    return tensor.contiguous()
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
+    if memory_format is None or is_batchedtensor(tensor):  # inside vmap, there is no way to ask
+        return tensor.contiguous()
+    return tensor if tensor.is_contiguous(memory_format=memory_format) else tensor.contiguous()
