@@ -12,9 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from .._context import no_autocast
+from .._matmul import matmul
 from .._registry import provide
 from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
+from ..nn.kernels._linear import Affine
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._factored import Factors, Source
 
@@ -31,8 +33,9 @@ def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKer
         features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
         mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
         basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
-        weight, bias = output.effective_map(dtype)
-        mix = torch.cat([weight, bias.unsqueeze(1)], 1)
+        if output.basis is not None:
+            basis = matmul(basis, output.basis.to(dtype).t())
+        mix = torch.cat(bare_map(output, dtype), 1)
     source = kernel_source(layer, lambda dtype: (basis.to(dtype), mix.to(dtype)), window)
     return FactoredKernel(KernelBatch([source], layer.generator.compute_dtype))
 
@@ -57,6 +60,15 @@ def kernel_source(layer: FlexConvNd, factors: Source, window: Sequence[TapRange]
         return basis, mix.unflatten(0, shape)
 
     return of_layer
+
+
+def bare_map(output: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight [out, in] and bias [out, 1] of an output map without its basis.
+
+    The basis is applied to the features instead. Its entries are large and cancel, which half precision cannot
+    represent, while the features that result are of the same size.
+    """
+    return output._normed_weight(dtype), output.bias.to(dtype).unsqueeze(1)
 
 
 provide("nn.sample", sample_factors)
