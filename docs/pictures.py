@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from flexconv import FlexConv2d, GaussianMask, from_pretrained, ops, viz
+from flexconv import FlexConv2d, from_pretrained, ops, viz
 from flexconv.sampling import KernelStages, kernel_stages
 from flexconv.train import RunFolder
 from flexconv.train.plots import size_history, with_test
@@ -43,7 +43,7 @@ def ring_filter() -> torch.Tensor:
 def train_ring_filter() -> dict[int, KernelStages]:
     """Train a layer to imitate `ring_filter`. Returns its kernel and mask at the epochs that are drawn."""
     torch.manual_seed(0)
-    layer = FlexConv2d(1, 1, kernel_size=GRID, bias=False, mask=GaussianMask(2, sigma=0.075))
+    layer = FlexConv2d(1, 1, kernel_size=GRID, bias=False, parametrization="paper")
     inputs = torch.randn(256, 1, 32, 32)
     targets = ops.conv2d(inputs, ring_filter())
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.005)

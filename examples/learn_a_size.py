@@ -31,8 +31,9 @@ def main(steps: int = 400) -> tuple[float, float, tuple[int, ...]]:
 
     # A FlexConv2d takes the same arguments as nn.Conv2d. kernel_size is the largest size that the kernel can have.
     # Its current size, layer.extent, follows from the width (sigma) of its mask, which is a parameter like any other.
+    # The layer is that of the paper: its generator learns as well, so that a single kernel fits any filter.
     mask = GaussianMask(2, sigma=0.075)
-    layer = FlexConv2d(1, 1, kernel_size=33, bias=False, mask=mask)
+    layer = FlexConv2d(1, 1, kernel_size=33, bias=False, mask=mask, parametrization="paper")
 
     height, width = layer.extent
     inside = target[..., (33 - height) // 2 : (33 + height) // 2, (33 - width) // 2 : (33 + width) // 2]

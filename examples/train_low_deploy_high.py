@@ -40,6 +40,7 @@ def make_flexnet() -> nn.Module:
         in_channels=1,
         num_classes=10,
         image_size=LOW,
+        parametrization="paper",  # whose frequencies are learned, and therefore penalized
         widths=[8, 12, 16],
         dropout=0.1,
         generator_options={"input_scale": 6.0},  # low initial frequencies, for smooth kernels

@@ -246,7 +246,7 @@ def enlarge(layer, factor):
 def make_layer(dims=2, scale=1.0, **options):
     torch.manual_seed(0)
     kind = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}[dims]
-    layer = kind(2, 3, 9, **options).eval()
+    layer = kind(2, 3, 9, **options).requires_grad_().eval()
     if layer.bias is not None:
         nn.init.normal_(layer.bias, std=scale)
     return enlarge(layer, scale), torch.randn(2, 2, *[10] * dims)

@@ -27,10 +27,10 @@ def test_readme_example_runs_and_states_correct_sizes(capsys):
     layer = names["layer"]
     assert layer.kernel_size == (33, 33)
     assert "at most 33 × 33" in README
-    assert layer.extent == (5, 5)
-    assert list(layer.kernel().shape) == [16, 3, 5, 5]
-    assert "# (5, 5), [16, 3, 5, 5]" in README
-    assert capsys.readouterr().out == "(5, 5) torch.Size([16, 3, 5, 5])\n"
+    assert layer.extent == (7, 7)
+    assert list(layer.kernel().shape) == [16, 3, 7, 7]
+    assert "# (7, 7), [16, 3, 7, 7]" in README
+    assert capsys.readouterr().out == "(7, 7) torch.Size([16, 3, 7, 7])\n"
     model, larger = names["model"], names["larger"]
     assert "the same weights for images of 32 × 32" in README
     assert larger(torch.randn(2, 3, 32, 32)).shape == (2, 10)

@@ -224,7 +224,8 @@ def test_streaming_error_for_a_centred_layer():
 
 def smooth(kind=FlexConv1d, size=17, *, sigma=0.3, input_scale=2.0, **options):
     generator = partial(MAGNet, hidden=4, layers=1, input_scale=input_scale)
-    return kind(2, 2, size, **({"generator": generator, "mask": GaussianMask(kind.dims, sigma=sigma)} | options))
+    options = {"generator": generator, "mask": GaussianMask(kind.dims, sigma=sigma)} | options
+    return kind(2, 2, size, parametrization="paper", **options)
 
 
 @pytest.mark.parametrize("scale", [2, 1.5, 1.75])

@@ -869,7 +869,8 @@ def test_inspect_alarms_only_where_energy_is_folded(call, tmp_path):
     assert shown.code == 0, shown.err
     assert not re.search(r"\d%?!", shown.out)
     assert "; band-limited: " in shown.out
-    model = create_model("flextcn2", in_channels=1, num_classes=2, length=64, widths=[3])
+    options = {"widths": [3], "parametrization": "paper"}
+    model = create_model("flextcn2", in_channels=1, num_classes=2, length=64, **options)
     generator = model.blocks[0].conv1.generator
     with torch.no_grad():  # kernels of 1.7 times the Nyquist frequency, 63/4 cycles per unit
         for zero in (generator.frequency, generator.mix_bias, generator.output.bias):

@@ -9,7 +9,7 @@ from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, create_model
 from flexconv.explorer._channels import choose_channels
-from flexconv.explorer._layer import shown_kernel
+from flexconv.explorer._layer import _mask, shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
 from flexconv.spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
@@ -224,3 +224,9 @@ def test_large_layers_use_the_budget_that_small_layers_leave():
 
 def evenly8(total):
     return [round(index) for index in np.linspace(0, total - 1, 8)]
+
+
+@pytest.mark.parametrize(("form", "shown"), [("scaled", 1.0), ("guarded", 1.0), ("authors", 1.5)])
+def test_ellipse_of_a_mask_outside_the_grid_is_where_the_mask_is_computed(form, shown):
+    layer = FlexConv2d(1, 1, 9, mask=GaussianMask(2, mean=1.5, sigma=0.3, form=form))
+    assert _mask(layer.mask, layer.axes)["centre"] == pytest.approx([shown / layer.axes[0].spacing] * 2)

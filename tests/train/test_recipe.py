@@ -13,10 +13,12 @@ from flexconv.train import (
     FitRecipe,
     ModelRecipe,
     Recipe,
+    RunFolder,
     ScheduleRecipe,
     build_recipe,
     list_recipes,
     load_recipe,
+    merge,
 )
 from flexconv.train import _read as reading
 
@@ -97,7 +99,8 @@ variants:
         "net/plain": "a net",
     }
     short = load_recipe("net/gabor-short")
-    assert (short.epochs, short.model.options) == (2, {"dropout": 0.1, "generator": "gabor"})
+    options = {"dropout": 0.1, "generator": "gabor", "parametrization": "scaled"}
+    assert (short.epochs, short.model.options) == (2, options)
     assert load_recipe("net/plain") == load_recipe("net")
 
 
@@ -110,7 +113,7 @@ def test_file_can_be_based_on_another_file_or_variant(recipes):
     )
     second, fourth = load_recipe("second"), load_recipe("fourth")
     assert (second.about, second.batch_size, second.epochs) == ("second", 8, 100)
-    assert (fourth.about, fourth.batch_size, fourth.epochs, fourth.model.options) == ("", 4, 9, {"dropout": 0})
+    assert (fourth.about, fourth.batch_size, fourth.epochs, fourth.model.options["dropout"]) == ("", 4, 9, 0)
     assert set(list_recipes()) == {"first", "first/long", "second", "third", "fourth"}  # variants are not inherited
 
 
@@ -418,4 +421,26 @@ def test_options_of_data_may_stand_beside_its_name():
 
 def test_model_options_can_be_nested():
     tree = {"name": "flexnet3", "options": {"dropout": 0.3}, "widths": [4]}
-    assert build_recipe(SMALL | {"model": tree}).model.options == {"dropout": 0.3, "widths": [4]}
+    options = build_recipe(SMALL | {"model": tree}).model.options
+    assert options == {"dropout": 0.3, "widths": [4], "parametrization": "scaled"}
+
+
+def test_recipes_state_the_parametrization(tmp_path):
+    recipe = build_recipe(SMALL)
+    assert recipe.model.options["parametrization"] == "scaled"
+    folder = RunFolder(tmp_path)
+    folder.write_recipe(recipe)
+    assert folder.read_recipe() == recipe
+    written = tmp_path / "recipe.yaml"
+    written.write_text(written.read_text().replace("  parametrization: scaled\n", ""))  # as in older versions
+    assert folder.read_recipe().model.options["parametrization"] == "paper"
+
+
+def test_another_model_keeps_the_parametrization_unless_it_is_trained():
+    base = {"name": "flexnet3", "dropout": 0.1, "parametrization": "paper"}
+    changed = merge({"model": base}, {"model": {"name": "flextcn2"}})
+    assert changed == {"model": {"name": "flextcn2", "parametrization": "paper"}}
+    for changes in ({"pretrained": True}, {"pretrained": True, "name": "mine"}):
+        assert "parametrization" not in merge({"model": base}, {"model": changes})["model"]
+    trained = merge(changed, {"model": {"pretrained": True}})
+    assert trained == {"model": {"name": "flextcn2", "pretrained": True}}

@@ -79,6 +79,15 @@ def test_recipe_is_valid(name):
         assert recipe.schedule.warmup_epochs < recipe.epochs
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_networks_have_the_parametrization_of_the_paper(name):
+    recipe = load_recipe(name)
+    if not isinstance(recipe, FitRecipe):
+        assert recipe.model.options["parametrization"] == "paper"
+        layers = [module for module in model_of(recipe, device="meta").modules() if isinstance(module, FlexConvNd)]
+        assert all(layer.parametrization == "paper" for layer in layers)
+
+
 @pytest.mark.parametrize("name", ["cross-resolution-cifar10", "cross-resolution-cifar10/f-flexconv-20-34"])
 def test_cross_resolution_recipe_runs(name):
     recipe = load_recipe(name)

@@ -12,6 +12,7 @@ def tiny_recipe(**changes: Any) -> Recipe:
     tree = {
         "model": {
             "name": "flexnet3",
+            "parametrization": "paper",  # whose frequencies are learned, and therefore penalized
             "widths": [3],
             "generator_options": {"hidden": 4},
             "dropout": 0.2,

@@ -15,6 +15,7 @@ from torch import nn
 
 from .._context import no_autocast
 from .._hooks import hooks_of
+from .._matmul import matmul
 from .._registry import provide
 from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
@@ -36,7 +37,7 @@ def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKer
         basis = None if _has_hooks(layer.mask) else fused_basis(layer, window)
         if basis is not None:
             return LayerKernel(layer, window, *output.own_map(dtype), basis)
-        return LayerKernel(layer, window, *output.effective_map(dtype), _plain_basis(layer, window))
+        return LayerKernel(layer, window, *output.own_map(dtype), _plain_basis(layer, window))
 
 
 class LayerKernel(FactoredKernel):
@@ -98,12 +99,18 @@ class LayerKernel(FactoredKernel):
 
 
 def _plain_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
-    """Features times the mask, and the mask itself for the bias → [*sizes, width + 1]."""
+    """Features times the mask, and the mask itself for the bias, in the basis of the output map → [*sizes, width + 1].
+
+    The entries of that basis are large and cancel, which half precision cannot represent. So it is applied here, in the
+    precision of the generator, and not to the output map.
+    """
     lines = layer.coordinates(window)
     grid = mesh(lines)
     features = layer.generator.features(grid.flatten(1).t()).unflatten(0, grid.shape[1:])
     mask = features.new_ones(grid.shape[1:]) if layer.mask is None else layer.mask(lines, layer.axes)
-    return torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
+    basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
+    output = layer.generator.output_map
+    return basis if output is None or output.basis is None else matmul(basis, output.basis.to(basis.dtype).t())
 
 
 def _overrides(layer: FlexConvNd) -> bool:

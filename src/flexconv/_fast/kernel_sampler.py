@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 
 from .._context import no_autocast
 from .._hooks import hooks_of
+from .._matmul import matmul
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
 from ..ops import FactoredKernel, KernelBatch
 from .factors import kernel_source
@@ -93,7 +94,9 @@ class _Group:
             # the guard of masks is outside of the region below, where the compiler would lose its custom gradients
             masks = None if self.part.mask is None else _guarded_masks(self.part, stacked, self.damping)
             basis = _masked_features(self.part, stacked, masks, [any_length(line, 1) for line in self.lines])
-            maps = [output.effective_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
+            if outputs[0].basis is not None:  # type: ignore[union-attr]
+                basis = _with_bases(basis, [output.basis for output in outputs])  # type: ignore[misc, union-attr]
+            maps = [output.own_map(basis.dtype) for output in outputs]  # type: ignore[union-attr]
             weights, biases = (torch.cat(each) for each in zip(*maps, strict=True))
             shared = _Shared(basis, weights, biases, [len(output.bias) for output in outputs])  # type: ignore[union-attr]
             for windows in dict.fromkeys(self.windows):  # kernels with the same window are also transformed together
@@ -192,6 +195,13 @@ def _windows(part: _Part, masks: list[torch.Tensor], lines: list[torch.Tensor]) 
     return vmap(one)(masks, *lines)
 
 
+def _with_bases(features: torch.Tensor, bases: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Apply the basis of each output map to the features [layers, *block, rank] of its layer."""
+    missing = features.shape[-1] - bases[0].shape[-1]
+    maps = F.pad(torch.stack([basis.t() for basis in bases]).to(features.dtype), (0, missing, 0, missing))
+    return matmul(features.flatten(1, -2), maps).view_as(features)
+
+
 @functools.partial(Region, dynamic=True)
 def _with_bias(weights: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Output maps [channels, width] and biases [channels] → mix [channels, rank] for `_masked_features`."""
@@ -241,7 +251,8 @@ def _sharing_key(layer: FlexConvNd) -> object:
         for name, module in part.named_modules()
         if module is not layer.generator.output_map
     ]
-    return repr((shapes, settings, layer.axes))
+    output = layer.generator.output_map
+    return repr((shapes, settings, layer.axes, output is not None and output.basis is not None))
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:

@@ -39,7 +39,7 @@ class ConvolutionFactory:
         generator_options: keyword arguments of the generator, such as {"hidden": 16} or {"omega_0": 20.0}.
         mask_options: keyword arguments of `GaussianMask`, such as {"sigma": 0.2} or {"form": "authors"}. In 1D, the
             default sigma is 0.354.
-        parametrization: "paper", or "scaled" for initial values and parameters that suit the grid; see `FlexConv1d`.
+        parametrization: "scaled" for initial values and parameters that suit the grid, or "paper"; see `FlexConv1d`.
         algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """

@@ -37,7 +37,7 @@ class FlexNet(Model):
         generator: kernel generator, a name from `flexconv.nn.GENERATORS`. "njet" learns its own size and has no mask.
         generator_options: keyword arguments of the generator.
         mask_options: keyword arguments of `flexconv.GaussianMask`.
-        parametrization: "paper", or "scaled" for initial values and parameters that suit the grid; see `FlexConv1d`.
+        parametrization: "scaled" for initial values and parameters that suit the grid, or "paper"; see `FlexConv1d`.
         norm: "batch", or "layer" (over channels and positions of each image).
         dropout: probability of dropping an activation in each block.
         dropout_in: probability of dropping an element of the input in training.

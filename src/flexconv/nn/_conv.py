@@ -200,9 +200,9 @@ class FlexConv1d(FlexConvNd):
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
         mask: "gaussian", a `GaussianMask(…)` with other settings, or None for the whole grid without a mask (CKConv).
-        parametrization: "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
-            "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as large as those
-            of a plain convolution, and learn as fast at the usual rates. The features of the generator stay fixed.
+        parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
+            large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
+            stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
         algorithm: how to compute the convolution, see `flexconv.ops`.
 
     """
