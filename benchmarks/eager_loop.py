@@ -141,7 +141,7 @@ def launches(step: Callable[[], None]) -> int:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         step()
         torch.cuda.synchronize()
-    return sum("LaunchKernel" in event.name for event in found.events())
+    return sum("LaunchKernel" in event.name for event in found.events() or ())
 
 
 def measure(parts: list[str], steps: int) -> None:

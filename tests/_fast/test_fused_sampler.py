@@ -312,7 +312,7 @@ def test_without_triton(monkeypatch, launched):
     [
         {},
         {"parametrization": "scaled"},
-        {"mask": RotatedGaussianMask(sigma=0.3, angle=0.4)},
+        {"mask": RotatedGaussianMask(sigma=(0.4, 0.2), angle=0.4)},
         {"mask": None, "generator": GENERATORS["fourier"]},
     ],
     ids=["paper", "scaled", "rotated", "no mask"],

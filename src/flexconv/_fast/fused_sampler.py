@@ -12,6 +12,7 @@ plain version, as are function transforms (`torch.func`) and forward-mode deriva
 by the plain version.
 """
 
+# pyright: reportIndexIssue=false, reportMissingImports=false  (Triton)
 from __future__ import annotations
 
 import math
@@ -160,19 +161,20 @@ def _supported(tensors: Sequence[torch.Tensor]) -> bool:
     return same and peek_interpreter_stack() is None and forward_ad._current_level < 0
 
 
-def feature_tensors(generator: torch.nn.Module) -> tuple[torch.Tensor | None, ...] | None:
+def feature_tensors(generator: KernelGenerator) -> tuple[torch.Tensor | None, ...] | None:
     """The parameters of the features, in the order of `plain_features`; None if they are computed otherwise."""
-    cls = type(generator)
     if not isinstance(generator, MultiplicativeFilterNetwork) or generator.hidden > MAX_HIDDEN or generator.dims > 3:
         return None
+    cls = type(generator)
     if cls.features is not MultiplicativeFilterNetwork.features:
         return None
     plain = generator.frequency, generator.phase, generator.mix_weight, generator.mix_bias
     if cls.filter_values is MultiplicativeFilterNetwork.filter_values:
         return *plain, None, None, None
-    if cls.filter_values is not GaborNet.filter_values or cls.envelopes is not GaborNet.envelopes:
+    if not isinstance(generator, GaborNet) or cls.filter_values is not GaborNet.filter_values:
         return None
-    assert isinstance(generator, GaborNet)
+    if type(generator).envelopes is not GaborNet.envelopes:
+        return None
     return *plain, generator.mu, generator.gamma, generator.theta
 
 
