@@ -36,8 +36,8 @@ class LateCopy:
 class SimulatedCopies(SizeCopies):
     copy = LateCopy
 
-    def supports(self, parameters):
-        return torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+    def supports(self, _):
+        return True
 
 
 @pytest.fixture
@@ -149,6 +149,25 @@ def test_deleted_layers_are_forgotten(copies):
     gc.collect()
     torch.optim.Adam([nn.Parameter(torch.ones(1))], lr=1e-3).step()
     assert not copies._followed
+
+
+def test_layers_without_an_optimizer_are_forgotten(copies, monkeypatch):
+    monkeypatch.setattr(sizes, "FEW", 4)
+    copies._limit = 4
+    for _ in range(30):
+        network()(torch.ones(1, 2, 70))
+        gc.collect()
+    assert len(copies._followed) <= 8
+
+
+def test_reading_without_gradients_uses_the_last_copy(copies):
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    train(net, optimizer, 2)
+    stalls = copies.stalls
+    with torch.no_grad():
+        net(torch.ones(1, 2, 70))
+    assert copies.stalls == stalls
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

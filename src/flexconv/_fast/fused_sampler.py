@@ -12,7 +12,7 @@ plain version, as are function transforms (`torch.func`) and forward-mode deriva
 by the plain version.
 """
 
-# pyright: reportIndexIssue=false, reportMissingImports=false  (Triton)
+# pyright: reportIndexIssue=false, reportMissingImports=false
 from __future__ import annotations
 
 import math
@@ -120,7 +120,8 @@ def _features_of(
     assert output is not None
     basis = output.basis
     used = present if basis is None else [*present, basis]
-    constant = not any(t.requires_grad for t in used) and not capturing(grid.lines.device)
+    temporary = capturing(grid.lines.device) or torch.is_inference_mode_enabled()  # cannot be used elsewhere
+    constant = not temporary and not any(t.requires_grad for t in used)
     if constant:
         kept = _constant_features.get(generator)
         if kept is not None and kept.grid is grid and kept.versions.unchanged(used):
@@ -201,7 +202,8 @@ def grid_of(layer: FlexConvNd, window: Sequence[TapRange], device: torch.device)
     if grid is None:
         if len(_grids) >= GRIDS:
             _grids.clear()
-        grid = _grids[key] = make_grid(layer, window)
+        with torch.inference_mode(False):  # may be used for training later
+            grid = _grids[key] = make_grid(layer, window)
     return grid
 
 

@@ -35,6 +35,7 @@ from ..nn._grid import Axis, was_resampled
 from ..nn._mask import RATE
 from .triton_support import capturing
 
+FEW = 256  # layers; with more, those that do not exist any more are searched for
 UNREAD_COPIES = 8  # a layer that has not read so many copies is not copied any more
 
 
@@ -96,6 +97,7 @@ class SizeCopies:
 
     def __init__(self) -> None:
         self._followed: dict[tuple[int, ...], _Followed] = {}
+        self._limit = FEW
 
     def read(self, parameters: Sequence[torch.Tensor]) -> list[Values]:
         """The values of the size parameters of a layer, from the last copy if there is one of the current values."""
@@ -103,17 +105,23 @@ class SizeCopies:
             return NotImplemented
         key = tuple(map(id, parameters))
         followed = self._followed.get(key)
-        if followed is None or not followed.are(parameters):
-            self._followed[key] = _Followed(parameters)
-            return NotImplemented
-        values = followed.values(parameters)
-        return NotImplemented if values is None else values
+        values = followed.values(parameters) if followed is not None and followed.are(parameters) else None
+        if values is not None:
+            return values
+        if torch.is_grad_enabled() and any(p.requires_grad and p.is_leaf for p in parameters):
+            self._follow(key, parameters)
+        return NotImplemented
 
     def supports(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether these are tensors on one GPU that an optimizer may change."""
+        """Whether these tensors are on one GPU."""
         first = parameters[0]
-        same = all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
-        return same and torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        return all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
+
+    def _follow(self, key: tuple[int, ...], parameters: Sequence[torch.Tensor]) -> None:
+        if len(self._followed) >= self._limit:
+            self._followed = {k: each for k, each in self._followed.items() if each.parameters() is not None}
+            self._limit = 2 * len(self._followed) + FEW
+        self._followed[key] = _Followed(parameters)
 
     def after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Start a copy of all followed parameters that this optimizer has."""
