@@ -174,6 +174,18 @@ def test_constant_features_are_kept_until_something_changes(launched):
     assert "launch_features_backward" in launched
 
 
+@pytest.mark.parametrize("parametrization", ["paper", "scaled"])
+def test_training_after_inference_mode(parametrization):
+    layer = FlexConv2d(2, 3, 13, parametrization=parametrization, generator=GENERATORS["magnet"]).to(DEVICE)
+    x = torch.randn(1, 2, 13, 13, device=DEVICE)
+    with torch.inference_mode():
+        expected = layer(x)
+    y = layer(x)
+    (gradient,) = torch.autograd.grad(y.square().sum(), layer.mask.size_parameters()[-1], create_graph=True)
+    gradient.square().sum().backward()
+    assert relative_error(y, expected.clone()) < 1e-5
+
+
 # --- derivatives ------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +324,7 @@ def test_without_triton(monkeypatch, launched):
     [
         {},
         {"parametrization": "scaled"},
-        {"mask": RotatedGaussianMask(sigma=0.3, angle=0.4)},
+        {"mask": RotatedGaussianMask(sigma=(0.4, 0.2), angle=0.4)},
         {"mask": None, "generator": GENERATORS["fourier"]},
     ],
     ids=["paper", "scaled", "rotated", "no mask"],

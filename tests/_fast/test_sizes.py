@@ -10,34 +10,32 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, _registry
 from flexconv._fast import sizes
-from flexconv._fast.sizes import SizeCopies
+from flexconv._fast.sizes import Copy, SizeCopies
 from flexconv._registry import plain_version
 from flexconv.nn import _extent
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-class LateCopy:
+class LateCopy(Copy):
     """A copy that arrives when somebody waits for it. It holds the values of the time at which it was started."""
 
     started, waits = 0, 0
 
-    def __init__(self, tensors):
+    def _start(self, tensors):
         self.values = [n for t in tensors for n in t.detach().flatten().tolist()]
-        self.arrived = False
         LateCopy.started += 1
 
-    def numbers(self):
-        LateCopy.waits += not self.arrived
-        self.arrived = True
+    def _finish(self):
+        LateCopy.waits += 1
         return self.values
 
 
 class SimulatedCopies(SizeCopies):
     copy = LateCopy
 
-    def supports(self, parameters):
-        return torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+    def supports(self, _):
+        return True
 
 
 @pytest.fixture
@@ -79,8 +77,8 @@ def test_steps_after_the_first_do_not_stall(copies, fused):
     assert copies.stalls == 2
     train(net, optimizer, 5)
     assert copies.stalls == 2
-    assert LateCopy.started == 6  # one for all layers
-    assert LateCopy.waits == 5
+    assert LateCopy.started == 6 + 5  # for all layers: one after each step, one when its values are used
+    assert LateCopy.waits == 5 + 4
 
 
 @pytest.mark.parametrize("rate", [0.01, 10.0])
@@ -118,6 +116,21 @@ def test_changes_after_a_copy_are_noticed(copies):
     assert copies.stalls == stalls + 2
 
 
+def test_writes_that_no_version_shows_are_noticed(copies):
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    train(net, optimizer, 3)
+    net[0].mask.sigma.data.fill_(0.5)
+    train(net, optimizer)  # uses the old window
+    with pytest.warns(UserWarning, match=r"\.data"):
+        train(net, optimizer)
+    stalls = copies.stalls
+    net[0].mask.sigma.data.fill_(0.2)
+    train(net, optimizer, 2)
+    assert copies.stalls == stalls + 4
+    assert net[0].extent == copy.deepcopy(net[0]).extent
+
+
 def test_layers_are_not_copied_any_more_if_they_are_not_used(copies):
     net = network()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -149,6 +162,25 @@ def test_deleted_layers_are_forgotten(copies):
     gc.collect()
     torch.optim.Adam([nn.Parameter(torch.ones(1))], lr=1e-3).step()
     assert not copies._followed
+
+
+def test_layers_without_an_optimizer_are_forgotten(copies, monkeypatch):
+    monkeypatch.setattr(sizes, "FEW", 4)
+    copies._limit = 4
+    for _ in range(30):
+        network()(torch.ones(1, 2, 70))
+        gc.collect()
+    assert len(copies._followed) <= 8
+
+
+def test_reading_without_gradients_uses_the_last_copy(copies):
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    train(net, optimizer, 2)
+    stalls = copies.stalls
+    with torch.no_grad():
+        net(torch.ones(1, 2, 70))
+    assert copies.stalls == stalls
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ plain version, as are function transforms (`torch.func`) and forward-mode deriva
 by the plain version.
 """
 
+# pyright: reportIndexIssue=false, reportMissingImports=false
 from __future__ import annotations
 
 import math
@@ -119,7 +120,8 @@ def _features_of(
     assert output is not None
     basis = output.basis
     used = present if basis is None else [*present, basis]
-    constant = not any(t.requires_grad for t in used) and not capturing(grid.lines.device)
+    temporary = capturing(grid.lines.device) or torch.is_inference_mode_enabled()  # cannot be used elsewhere
+    constant = not temporary and not any(t.requires_grad for t in used)
     if constant:
         kept = _constant_features.get(generator)
         if kept is not None and kept.grid is grid and kept.versions.unchanged(used):
@@ -160,19 +162,20 @@ def _supported(tensors: Sequence[torch.Tensor]) -> bool:
     return same and peek_interpreter_stack() is None and forward_ad._current_level < 0
 
 
-def feature_tensors(generator: torch.nn.Module) -> tuple[torch.Tensor | None, ...] | None:
+def feature_tensors(generator: KernelGenerator) -> tuple[torch.Tensor | None, ...] | None:
     """The parameters of the features, in the order of `plain_features`; None if they are computed otherwise."""
-    cls = type(generator)
     if not isinstance(generator, MultiplicativeFilterNetwork) or generator.hidden > MAX_HIDDEN or generator.dims > 3:
         return None
+    cls = type(generator)
     if cls.features is not MultiplicativeFilterNetwork.features:
         return None
     plain = generator.frequency, generator.phase, generator.mix_weight, generator.mix_bias
     if cls.filter_values is MultiplicativeFilterNetwork.filter_values:
         return *plain, None, None, None
-    if cls.filter_values is not GaborNet.filter_values or cls.envelopes is not GaborNet.envelopes:
+    if not isinstance(generator, GaborNet) or cls.filter_values is not GaborNet.filter_values:
         return None
-    assert isinstance(generator, GaborNet)
+    if type(generator).envelopes is not GaborNet.envelopes:
+        return None
     return *plain, generator.mu, generator.gamma, generator.theta
 
 
@@ -199,7 +202,8 @@ def grid_of(layer: FlexConvNd, window: Sequence[TapRange], device: torch.device)
     if grid is None:
         if len(_grids) >= GRIDS:
             _grids.clear()
-        grid = _grids[key] = make_grid(layer, window)
+        with torch.inference_mode(False):  # may be used for training later
+            grid = _grids[key] = make_grid(layer, window)
     return grid
 
 

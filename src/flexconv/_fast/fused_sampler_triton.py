@@ -56,14 +56,11 @@ def _angles(
     channel = tl.arange(0, TILE)
     live = channel < HIDDEN
     row = f * HIDDEN + channel
+    angle = tl.load(phase + row, mask=live, other=0.0)[None, :]
     for d in tl.static_range(D):
         x = _axis_coordinates(lines, tap, inside, n1, n2, o1, o2, 3 - D + d)
-        w = tl.load(frequency + row * D + d, mask=live, other=0.0)
-        if d == 0:
-            angle = x[:, None] * w[None, :]
-        else:
-            angle += x[:, None] * w[None, :]
-    return angle + tl.load(phase + row, mask=live, other=0.0)[None, :]
+        angle = angle + x[:, None] * tl.load(frequency + row * D + d, mask=live, other=0.0)[None, :]
+    return angle
 
 
 @triton.jit

@@ -15,11 +15,17 @@ is faster than the device soon has many operations in the queue again.
 A copy is used only if the parameters have not changed since it was started, by the same record of versions that decides
 whether a size is up to date. Otherwise, for example after `mask.set_` or a step of another optimizer, the layer reads
 its parameters itself.
+
+The record does not show writes through `parameter.data`. So the parameters are copied once more when the first layer
+uses a copy, that is, at the beginning of a forward pass, and the two copies are compared in the next step, when both
+have arrived. If they differ, somebody changed the masks after the step. A window may have been too small then: there is
+a warning, and from then on all layers read their parameters themselves.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -35,27 +41,48 @@ from ..nn._grid import Axis, was_resampled
 from ..nn._mask import RATE
 from .triton_support import capturing
 
+FEW = 256  # layers; with more, those that do not exist any more are searched for
 UNREAD_COPIES = 8  # a layer that has not read so many copies is not copied any more
 
 
 class Copy:
     """A copy of several tensors to the host, under way or arrived."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], previous: Copy | None = None) -> None:
+        self._tensors = [weakref.ref(t) for t in tensors]
+        self._previous = previous  # of the same tensors, one step ago
+        self._again: Copy | None = None  # from when the copy was used
+        self._numbers: list[float] | None = None
+        self._start(tensors)
+
+    def _start(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad(), torch.cuda.device(tensors[0].device):
             packed = torch.cat([t.detach().flatten() for t in tensors])
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             self._host.copy_(packed, non_blocking=True)
             self._arrived = torch.cuda.Event()
             self._arrived.record()
-        self._numbers: list[float] | None = None
+
+    def _finish(self) -> list[float]:
+        self._arrived.synchronize()
+        return self._host.tolist()
 
     def numbers(self) -> list[float]:
         """All values, one after the other. Waits for the copy."""
         if self._numbers is None:
-            self._arrived.synchronize()
-            self._numbers = self._host.tolist()
+            self._numbers = self._finish()
         return self._numbers
+
+    def use(self) -> bool:
+        """Note that the values are used. Returns whether those of the step before were still right when used."""
+        if self._again is not None:
+            return True
+        previous, self._previous = self._previous, None
+        tensors = [t for reference in self._tensors if (t := reference()) is not None]
+        if len(tensors) == len(self._tensors) and not capturing(tensors[0].device):
+            self._again = type(self)(tensors)
+        # everything that was copied before this copy has arrived as well
+        return previous is None or previous._again is None or previous.numbers() == previous._again.numbers()
 
 
 class _Followed:
@@ -88,6 +115,18 @@ class _Followed:
             start += parameter.numel()
         return values
 
+    def still_right(self) -> bool:
+        """Whether the values of the step before were still right when they were used. Warns if not."""
+        if self.copy is None or self.copy.use():
+            return True
+        warnings.warn(
+            "the parameters of a mask were changed through .data after a step of an optimizer, so the last forward "
+            "pass may have used a window that is too small. From now on, sizes are read in every forward pass, which "
+            "is slower. Change masks with mask.set_(…), or inside torch.no_grad() without .data",
+            stacklevel=2,
+        )
+        return False
+
 
 class SizeCopies:
     """Copies the size parameters of layers after each step of an optimizer that changes them."""
@@ -96,28 +135,38 @@ class SizeCopies:
 
     def __init__(self) -> None:
         self._followed: dict[tuple[int, ...], _Followed] = {}
+        self._limit = FEW
+        self._disabled = False
 
     def read(self, parameters: Sequence[torch.Tensor]) -> list[Values]:
         """The values of the size parameters of a layer, from the last copy if there is one of the current values."""
-        if not self.supports(parameters):
+        if self._disabled or not self.supports(parameters):
             return NotImplemented
         key = tuple(map(id, parameters))
         followed = self._followed.get(key)
-        if followed is None or not followed.are(parameters):
-            self._followed[key] = _Followed(parameters)
-            return NotImplemented
-        values = followed.values(parameters)
-        return NotImplemented if values is None else values
+        if followed is not None and followed.are(parameters):
+            values = followed.values(parameters)
+            if values is not None:
+                self._disabled = self._disabled or not followed.still_right()
+                return values
+        if torch.is_grad_enabled() and any(p.requires_grad and p.is_leaf for p in parameters):
+            self._follow(key, parameters)
+        return NotImplemented
 
     def supports(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether these are tensors on one GPU that an optimizer may change."""
+        """Whether these tensors are on one GPU."""
         first = parameters[0]
-        same = all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
-        return same and torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        return all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
+
+    def _follow(self, key: tuple[int, ...], parameters: Sequence[torch.Tensor]) -> None:
+        if len(self._followed) >= self._limit:
+            self._followed = {k: each for k, each in self._followed.items() if each.parameters() is not None}
+            self._limit = 2 * len(self._followed) + FEW
+        self._followed[key] = _Followed(parameters)
 
     def after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Start a copy of all followed parameters that this optimizer has."""
-        if not self._followed:
+        if self._disabled or not self._followed:
             return
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups: dict[object, list[tuple[_Followed, list[torch.Tensor]]]] = {}
@@ -135,7 +184,8 @@ class SizeCopies:
                 self._start(layers)
 
     def _start(self, layers: Sequence[tuple[_Followed, list[torch.Tensor]]]) -> None:
-        copy, start = self.copy([p for _, parameters in layers for p in parameters]), 0
+        tensors = [p for _, parameters in layers for p in parameters]
+        copy, start = self.copy(tensors, layers[0][0].copy), 0
         for followed, parameters in layers:
             followed.copy, followed.start, followed.versions = copy, start, Versions(parameters)
             start += sum(p.numel() for p in parameters)

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
-from .._hooks import hooks_of
+from .._hooks import HOOK_ATTRIBUTES
 from ._extent import Versions, readable
+from ._grid import KernelGrid
+from .kernels import Placement
 
 Kernel = TypeVar("Kernel")
 
@@ -48,14 +50,21 @@ def settings_and_tensors(module: nn.Module) -> tuple[list[object], list[torch.Te
     settings: list[object] = []
     tensors: list[torch.Tensor] = []
     for part in module.modules():
-        settings += [type(part), *map(_Same, hooks_of(part))]
-        for name, value in vars(part).items():
-            if name not in _INTERNAL:
-                settings += [name, _comparable(value, tensors)]
+        attributes = part.__dict__
+        settings.append(type(part))
+        for name in attributes.keys() - _INTERNAL:
+            value = attributes[name]
+            settings.append((name, value if type(value) in _PLAIN else _comparable(value, tensors)))
+        for name in HOOK_ATTRIBUTES:
+            if attributes[name]:
+                settings += map(_Same, attributes[name].values())
     return settings, tensors
 
 
-_INTERNAL = {*vars(nn.Module()), "training", "_extent", "_provider"}  # no settings of a kernel
+_INTERNAL = {*vars(nn.Module()), "_extent", "_provider"}  # no settings of a kernel
+
+# immutable, and compared by value
+_PLAIN = {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, KernelGrid, Placement}
 
 
 def _comparable(value: object, tensors: list[torch.Tensor]) -> object:
@@ -63,7 +72,7 @@ def _comparable(value: object, tensors: list[torch.Tensor]) -> object:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return torch.Tensor
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, list | tuple | set | frozenset):
         return type(value), [_comparable(each, tensors) for each in value]

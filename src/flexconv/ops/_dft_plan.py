@@ -13,6 +13,8 @@ MAX_MATRIX_ENTRIES_SMALL_BATCH = 2**22  # for small batches, where kernel launch
 SMALL_BATCH = 8192  # batch size × input channels
 MAX_LENGTH = 4096  # circular length of one axis; longer sequences use two levels
 MAX_TWO_LEVEL_LENGTH = 2**17  # longer sequences use the FFT
+MAX_ERROR_SPREAD = 1.25  # in half precision; see `error_spread`
+FEW_NUMBERS = 256  # inputs, taps or outputs whose rounding errors do not average out
 
 
 class Plan(NamedTuple):
@@ -118,3 +120,54 @@ def _number_of_rows(minimum: int, inner: int) -> int:
 def _whole_tiles(number: int) -> int:
     """Round up to a multiple of 64, except for numbers below 64, for which there are smaller tiles."""
     return -(-number // 64) * 64 if number > 64 else number
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def reached_outputs(plan: Plan) -> int:
+    """Return the number of outputs per sample and channel whose taps reach an input or lie on both sides of all."""
+    reached = 1
+    for x, weight, y in zip(plan.x.positions, plan.weight.positions, plan.y.positions, strict=True):
+        first_tap, last_tap = weight.start, weight.start + (weight.number - 1) * weight.step
+        first = max(0, -(last_tap // y.step))  # the first output whose last tap is at 0 or later
+        last = min(y.number - 1, (x.number - 1 - first_tap) // y.step)  # and the last one whose first tap is in x
+        reached *= max(0, last - first + 1)
+    return reached
+
+
+def error_spread(
+    lengths: tuple[int, ...],
+    positions: tuple[tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]], ...],
+) -> float:
+    """Return the share of the error of a spectrum that reaches the outputs, over their share of the energy.
+
+    For white signals, n inputs and k taps give products with an energy of n·k in all. A rounding error of a spectrum is
+    spread evenly over N circular positions, m of which are outputs. The energy of the outputs is the number of pairs of
+    an output and a tap that meet an input.
+
+    Arguments:
+        lengths: Circular lengths.
+        positions: Number, start and step of the positions of inputs, taps and outputs, along each axis.
+
+    """
+    return _error_spread(lengths, positions)
+
+
+# This makes it a constant of a compiled graph, as in `_dft_cache.py`: a loop over taps would take long to trace.
+error_spread._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@functools.lru_cache(maxsize=4096)
+def _error_spread(lengths: tuple[int, ...], positions: tuple[tuple[tuple[int, int, int], ...], ...]) -> float:
+    spread = 1 / math.prod(lengths)
+    for (inputs, _, _), (taps, start, dilation), (outputs, _, stride) in positions:
+        pairs = 0
+        for tap in range(taps):
+            offset = start + tap * dilation  # output n reads the input at n·stride + offset
+            first, last = max(0, -(offset // stride)), min(outputs - 1, (inputs - 1 - offset) // stride)
+            pairs += max(0, last - first + 1)
+        if pairs == 0:
+            return math.inf
+        spread *= inputs * taps * outputs / pairs
+    return spread

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
+from .._context import autocast_enabled
 from ._geometry import Geometry, Pads, skip_unread_samples, zero_pad
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -16,9 +17,14 @@ def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     x, pads = skip_unread_samples(x, geometry.pads)
     by_torch = _padding_by_torch(x, pads)
     x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, by_torch, strict=True)))
+    added = None
     if x.device.type == "cpu":
         x, weight = _dense(x), _dense(weight)
-    return _CONV[x.ndim - 2](x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+        if bias is not None and bias.requires_grad and x.dtype.itemsize >= 4 and not autocast_enabled("cpu"):
+            # The gradient of a bias by oneDNN is a sum term by term, whose error grows with the number of outputs.
+            bias, added = None, bias.reshape(-1, *(1,) * (x.ndim - 2))
+    y = _CONV[x.ndim - 2](x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+    return y if added is None else y + added
 
 
 def _padding_by_torch(x: torch.Tensor, pads: Pads) -> tuple[int, ...]:
