@@ -12,7 +12,8 @@ from ...errors import ArgumentError
 from ._linear import Affine
 from ._placement import Placement
 
-NEGLIGIBLE = 1e-4  # relative to the largest eigenvalue: smaller ones would be amplified when the mask changes
+OUTSIDE = 3.0  # the weight of values outside the initial mask, relative to those inside, per tap
+NEGLIGIBLE = 1e-4  # relative to the largest eigenvalue: directions in which features hardly differ
 
 
 class KernelGenerator(nn.Module):
@@ -101,24 +102,37 @@ class KernelGenerator(nn.Module):
         Let H [taps, width + 1] be the features under the mask, and the mask itself for the bias. A kernel is H B θ with
         a constant matrix B. In a step of gradient descent its parameters θ change by Bᵀ Hᵀ · gradient and the kernel by
         H B Bᵀ Hᵀ · gradient, while a plain convolution changes by the gradient. In the span of H the two are the same
-        if B Bᵀ = (Hᵀ H)⁻¹. Directions in which the features hardly differ are amplified less than that.
+        if B Bᵀ = (Hᵀ H)⁻¹.
 
-        The parameters are drawn such that outputs have the same variance as behind `torch.nn.Conv2d`, for inputs that
-        are independent from tap to tap.
+        Features that differ little under the mask may differ much outside of it. If the steps were the same inside,
+        they would be huge outside, and a mask that grows would reveal wild values, so that it would not grow. Let F be
+        the features on the whole grid, without the mask. Then B Bᵀ = (Hᵀ H + w Fᵀ F)⁻¹ bounds the steps on both, with a
+        weight w such that values outside may be about as large as inside.
+
+        The parameters are drawn such that outputs have the same standard deviation as behind `torch.nn.Conv2d`, for
+        inputs that are independent from tap to tap, and at most twice as much for constant ones.
         """
         width = output.in_features + 1
         output.basis = torch.eye(width, device=output.bias.device, dtype=output.bias.dtype)
         if output.bias.is_meta:
             return
-        points, mask = placement.samples(device=output.bias.device, dtype=self.compute_dtype)
-        features = torch.cat([self.features(points), points.new_ones(len(points), 1)], 1) * mask.unsqueeze(1)
-        sizes = features.norm(dim=0)
-        scales = torch.where(sizes > 0, 1 / sizes, 0.0)  # a feature may be 0 on all of these taps
-        features = (features * scales).double()
-        values, vectors = torch.linalg.eigh(features.t() @ features)
-        basis = vectors * (values.clamp(min=0) + NEGLIGIBLE * values[-1]).rsqrt()  # [width, width], columns are kernels
-        output.basis.copy_((basis * scales.unsqueeze(1)).t())
-        energy = (features @ basis).square().sum()
+
+        def features(points: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.features(points), points.new_ones(len(points), 1)], 1).double()
+
+        settings = {"device": output.bias.device, "dtype": self.compute_dtype}
+        points, mask = placement.samples(**settings)
+        inside = features(points) * mask.unsqueeze(1)
+        everywhere = features(placement.grid_samples(**settings))
+        weight = OUTSIDE * mask.square().sum().double() / len(everywhere)
+        energies = inside.t() @ inside + weight * everywhere.t() @ everywhere  # [width, width]
+        sizes = energies.diagonal()
+        scales = torch.where(sizes > 0, sizes.rsqrt(), 0.0)  # a feature may be 0 on the whole grid
+        values, vectors = torch.linalg.eigh(energies * scales * scales.unsqueeze(1))
+        basis = scales.unsqueeze(1) * vectors * (values.clamp(min=0) + NEGLIGIBLE * values[-1]).rsqrt()
+        output.basis.copy_(basis.t())
+        kernels = inside @ basis
+        energy = torch.maximum(kernels.square().sum(), kernels.sum(0).square().sum() / 4)
         output.reset_parameters(float((placement.inputs * energy).rsqrt()))
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:

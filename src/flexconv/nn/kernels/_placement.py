@@ -12,6 +12,7 @@ from .._grid import Axis, mesh
 
 CUTOFF = 2.0  # standard deviations of a Gaussian's spectrum that count, as in `flexconv.spectrum`
 LEAST_BAND = 0.15  # the share of the Nyquist frequency that a generator gets even if the mask takes all of it
+MOST_SAMPLES = 16384  # of the whole grid
 KEPT = math.sqrt(-2 * math.log(0.1))  # a mask keeps taps up to this many σ from its center
 
 
@@ -46,6 +47,13 @@ class Placement(NamedTuple):
         if self.sigma is not None:
             precision = precision + precision.new_tensor(self.sigma).square().reciprocal()
         return torch.maximum(nyquist - CUTOFF * precision.sqrt(), LEAST_BAND * nyquist)
+
+    def grid_samples(self, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """Taps of the whole grid → [n, D]: all of them, or some thousands spread evenly if there are more."""
+        lines = [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in self.axes]
+        most = round(MOST_SAMPLES ** (1 / len(lines)))
+        chosen = [x[torch.linspace(0, len(x) - 1, min(len(x), most)).round().long()] for x in lines]
+        return mesh(chosen).flatten(1).t()
 
     def samples(self, *, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The taps that the initial mask keeps, and its values there → [n, D], [n]."""
