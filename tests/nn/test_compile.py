@@ -90,7 +90,7 @@ def test_number_of_compiled_graphs_is_bounded_by_ladder():
         layer.mask.set_(sigma=[sigma])
         refresh_extents(layer)
         ours, theirs = compiled(x), layer(x)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
         ours, theirs = (torch.autograd.grad(y.square().sum(), wanted) for y in (ours, theirs))
         for one, other in zip(ours, theirs, strict=True):
             assert relative_error(one, other) < 1e-4

@@ -78,8 +78,8 @@ def test_outputs_are_as_large_as_behind_a_plain_convolution(generator):
     layer, plain = FlexConv2d(16, 64, 15, generator=generator, mask=mask), nn.Conv2d(16, 64, 5)
     noise, constant = torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)
     ratios = [layer(x)[..., 8:-8, 8:-8].var().item() / plain(x).var().item() for x in (noise, constant)]
-    assert 0.6 < ratios[0] < 1.7
-    assert 0.6 < ratios[1] < 10  # smooth kernels let smooth inputs pass
+    assert 0.2 < ratios[0] < 1.7  # less if the kernels are so smooth that constant inputs would become too large
+    assert 0.6 < ratios[1] < 6
 
 
 def test_arguments_for_frequencies_are_respected():
@@ -110,8 +110,8 @@ def test_output_map_acts_on_nearly_orthonormal_kernels(generator):
                 parameter.view(-1)[index] = 1.0
                 columns.append(layer.kernel().flatten())
     values = torch.linalg.svdvals(torch.stack(columns, 1)).square()
-    assert 0.9 < values[0] < 1.0 + 1e-4
-    assert (values > 0.3).sum() >= 5
+    assert 0.6 < values[0] < 1.0 + 1e-4
+    assert (values > 0.3).sum() >= (1 if generator == "mlp" else 4)
 
 
 def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolution():

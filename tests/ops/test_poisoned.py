@@ -75,6 +75,7 @@ def test_gradients_of_strided_3d_kernels(channels, taps, stride):
 
 def test_strided_3d_layer_learns_from_what_it_saw():
     layer = FlexConv3d(1, 2, (7, 3, 5), stride=(2, 1, 1), mask=None, algorithm="direct")
+    layer.generator.requires_grad_()
     x = torch.randn(2, 1, 6, 5, 4)
 
     def gradient():

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import warnings
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ from ..nn._grid import Axis, was_resampled
 from ..nn._mask import RATE
 from .triton_support import capturing
 
-FEW = 256  # layers; with more, those that do not exist any more are searched for
+MOST_LAYERS = 4096  # that are followed at the same time; the oldest are forgotten, and read their masks again
 UNREAD_COPIES = 8  # a layer that has not read so many copies is not copied any more
 
 
@@ -49,7 +48,7 @@ class Copy:
     """A copy of several tensors to the host, under way or arrived."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], previous: Copy | None = None) -> None:
-        self._tensors = [weakref.ref(t) for t in tensors]
+        self._tensors = list(tensors)
         self._previous = previous  # of the same tensors, one step ago
         self._again: Copy | None = None  # from when the copy was used
         self._numbers: list[float] | None = None
@@ -78,31 +77,25 @@ class Copy:
         if self._again is not None:
             return True
         previous, self._previous = self._previous, None
-        tensors = [t for reference in self._tensors if (t := reference()) is not None]
-        if len(tensors) == len(self._tensors) and not capturing(tensors[0].device):
-            self._again = type(self)(tensors)
+        if not capturing(self._tensors[0].device):
+            self._again = type(self)(self._tensors)
         # everything that was copied before this copy has arrived as well
         return previous is None or previous._again is None or previous.numbers() == previous._again.numbers()
 
 
 class _Followed:
-    """Size parameters of one layer, and where their values are in the last copy."""
+    """Size parameters of one layer, and where their values are in the last copy.
+
+    They are a few numbers, and may stay alive after their layer. Weak references would make torch.utils.swap_tensors
+    fail.
+    """
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.references = [weakref.ref(p) for p in parameters]
+        self.parameters = list(parameters)
         self.copy: Copy | None = None
         self.start = 0
         self.versions: Versions | None = None
         self.unread = 0
-
-    def parameters(self) -> list[torch.Tensor] | None:
-        """The tensors, or None if one of them does not exist any more."""
-        found = [reference() for reference in self.references]
-        return None if any(t is None for t in found) else found  # type: ignore[return-value]
-
-    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the same tensors."""
-        return all(reference() is p for reference, p in zip(self.references, parameters, strict=True))
 
     def values(self, parameters: Sequence[torch.Tensor]) -> list[Values] | None:
         """The current values from the last copy, or None if it is not of the current ones."""
@@ -135,7 +128,6 @@ class SizeCopies:
 
     def __init__(self) -> None:
         self._followed: dict[tuple[int, ...], _Followed] = {}
-        self._limit = FEW
         self._disabled = False
 
     def read(self, parameters: Sequence[torch.Tensor]) -> list[Values]:
@@ -144,7 +136,7 @@ class SizeCopies:
             return NotImplemented
         key = tuple(map(id, parameters))
         followed = self._followed.get(key)
-        if followed is not None and followed.are(parameters):
+        if followed is not None:
             values = followed.values(parameters)
             if values is not None:
                 self._disabled = self._disabled or not followed.still_right()
@@ -159,9 +151,8 @@ class SizeCopies:
         return all(p.is_cuda and p.device == first.device and p.dtype == first.dtype for p in parameters)
 
     def _follow(self, key: tuple[int, ...], parameters: Sequence[torch.Tensor]) -> None:
-        if len(self._followed) >= self._limit:
-            self._followed = {k: each for k, each in self._followed.items() if each.parameters() is not None}
-            self._limit = 2 * len(self._followed) + FEW
+        if len(self._followed) >= MOST_LAYERS:
+            self._followed = dict(list(self._followed.items())[MOST_LAYERS // 2 :])
         self._followed[key] = _Followed(parameters)
 
     def after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -169,26 +160,27 @@ class SizeCopies:
         if self._disabled or not self._followed:
             return
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        groups: dict[object, list[tuple[_Followed, list[torch.Tensor]]]] = {}
+        groups: dict[object, list[_Followed]] = {}
         for key, followed in list(self._followed.items()):
-            parameters = followed.parameters()
-            if parameters is not None and own.isdisjoint(key):
+            if own.isdisjoint(key):
                 continue
             followed.unread += 1
-            if parameters is None or followed.unread > UNREAD_COPIES:
+            if followed.unread > UNREAD_COPIES:
                 del self._followed[key]
             else:
-                groups.setdefault((parameters[0].device, parameters[0].dtype), []).append((followed, parameters))
+                first = followed.parameters[0]
+                groups.setdefault((first.device, first.dtype), []).append(followed)
         for layers in groups.values():
-            if not capturing(layers[0][1][0].device):  # a captured copy would say nothing about the current values
+            if not capturing(
+                layers[0].parameters[0].device
+            ):  # a captured copy would say nothing about the current values
                 self._start(layers)
 
-    def _start(self, layers: Sequence[tuple[_Followed, list[torch.Tensor]]]) -> None:
-        tensors = [p for _, parameters in layers for p in parameters]
-        copy, start = self.copy(tensors, layers[0][0].copy), 0
-        for followed, parameters in layers:
-            followed.copy, followed.start, followed.versions = copy, start, Versions(parameters)
-            start += sum(p.numel() for p in parameters)
+    def _start(self, layers: Sequence[_Followed]) -> None:
+        copy, start = self.copy([p for followed in layers for p in followed.parameters], layers[0].copy), 0
+        for followed in layers:
+            followed.copy, followed.start, followed.versions = copy, start, Versions(followed.parameters)
+            start += sum(p.numel() for p in followed.parameters)
 
 
 def _nested(numbers: list[float], shape: torch.Size) -> Values:
