@@ -77,7 +77,7 @@ def test_generators_compile_without_graph_breaks(generator, mask):
     refresh_extents(layer)
     x = torch.randn(1, 2, 10, 12)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-3, atol=1e-4)
 
 
 def test_number_of_compiled_graphs_is_bounded_by_ladder():

@@ -160,7 +160,7 @@ def test_gradients_of_masks_are_divided_by_the_root_of_the_number_of_values():
     layer.kernel().square().sum().backward()
     for name in ("mask.growth", "mask.shift"):
         gradient = dict(layer.named_parameters())[name].grad
-        torch.testing.assert_close(RATE**2 * damped[name] * math.sqrt(values), gradient, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(RATE * damped[name] * math.sqrt(values), gradient, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(damped["generator.output.weight"], layer.generator.output.weight.grad)
 
 

@@ -3,9 +3,9 @@
 All values of all kernels of a layer, out × in channels × taps, depend on its mask, so the gradient of the mask is a sum
 over as many terms. A step of gradient descent at a rate that suits other parameters would throw it far off. Its
 gradient is therefore divided by the square root of the number of values, as Esser et al. (Learned Step Size
-Quantization, 2020) do for a step size that many weights share. It is also divided by the square of the factor r in
-σ = σ_0 exp(r · growth), so that gradient descent changes ln σ as if ln σ were the parameter. Optimizers that normalize
-gradients, such as Adam, are not affected by either.
+Quantization, 2020) do for a step size that many weights share. It is also divided by the factor r in
+σ = σ_0 exp(r · growth), which makes it the gradient of ln σ. Optimizers that normalize gradients, such as Adam, are not
+affected by either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 def damping(values: int, rate: float) -> float:
     """The factor of the gradient of parameters that this many values share, and that act with this rate."""
-    return 1 / (rate**2 * math.sqrt(values))
+    return 1 / (rate * math.sqrt(values))
 
 
 def damp(x: torch.Tensor, factor: torch.Tensor | float) -> torch.Tensor:
