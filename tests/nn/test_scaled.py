@@ -22,6 +22,7 @@ from flexconv.models import save_pretrained
 from flexconv.nn import GaborNet, MAGNet, NJet
 from flexconv.nn._damping import damp
 from flexconv.nn._mask import RATE
+from flexconv.ops import conv1d
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
 
 GRIDS = {
@@ -215,6 +216,31 @@ def test_network_without_norms_learns_with_stock_optimizers(optimizer):
         loss.backward()
         steps.step()
     assert loss.item() < 0.25
+
+
+@pytest.mark.parametrize(("taps", "least", "most"), [(41, 25, 55), (5, 3, 13)])
+def test_size_follows_that_of_the_filter_to_be_learned(taps, least, most):
+    """Values outside the initial mask do not get in the way of a mask that grows."""
+    torch.manual_seed(0)
+    target = torch.hann_window(taps + 2)[None, None, 1:-1]
+    layer = FlexConv1d(1, 1, 65)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for _ in range(300):
+        x = torch.randn(8, 1, 128)
+        loss = (layer(x) - conv1d(x, target)).square().mean() / target.square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert least <= layer.extent[0] <= most
+    assert loss.item() < 0.05
+
+
+def test_kernels_are_not_larger_outside_the_initial_mask():
+    torch.manual_seed(0)
+    layer = FlexConv2d(8, 8, 33)
+    center = layer.kernel()[..., 3, 3].square().mean()
+    layer.mask.set_(sigma=10.0)
+    assert layer.kernel().square().mean() < 10 * center
 
 
 # --- masks and states -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 from ._linear import Affine
 from ._placement import Placement
 
-OUTSIDE = 1.0  # the weight of values outside the initial mask, relative to those inside, per tap
+OUTSIDE = 2.0  # the weight of values outside the initial mask, relative to those inside, per tap
 NEGLIGIBLE = 1e-4  # relative to the largest eigenvalue: directions in which features hardly differ
 
 
