@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import re
 import subprocess
@@ -115,6 +116,16 @@ def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
     """‖result − truth‖ / ‖truth‖."""
     truth = truth.double()
     return ((result.double() - truth).norm() / truth.norm().clamp(min=1e-300)).item()
+
+
+@contextlib.contextmanager
+def no_synchronization():
+    """Inside, operations that make the host wait for the GPU are errors."""
+    try:
+        torch.cuda.set_sync_debug_mode("error")  # may raise and still change the mode, if warnings are errors
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def mentions(*parts: str) -> str:

@@ -518,6 +518,21 @@ def test_host_reads_are_found_before_the_capture(monkeypatch):
     assert lines == []
 
 
+def test_host_reads_reset_the_mode_if_setting_it_raises(monkeypatch):
+    modes = []
+
+    def set_mode(mode):
+        modes.append(mode)
+        if mode == "warn":
+            raise UserWarning("a prototype")  # torch changes the mode nevertheless
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with pytest.raises(UserWarning, match="prototype"), host_reads():
+        pass
+    assert modes == ["warn", 0]
+
+
 @gpu
 def test_host_reads_of_flexconv_itself_are_allowed():
     """The checks of lengths are left out during a capture."""

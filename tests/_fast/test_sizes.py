@@ -12,6 +12,7 @@ from flexconv._fast import sizes
 from flexconv._fast.sizes import Copy, SizeCopies
 from flexconv._registry import plain_version
 from flexconv.nn import _extent
+from tests.conftest import no_synchronization
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -178,6 +179,32 @@ def test_reading_without_gradients_uses_the_last_copy(copies):
     assert copies.stalls == stalls
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_function_transforms_read_the_stored_parameters(copies, detached):
+    """Transforms wrap tensors, and the wrappers have no memory. Versions are recorded, as on a GPU."""
+    layer, x = FlexConv1d(2, 2, 65), torch.randn(1, 2, 70)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+
+    def loss(state):
+        return torch.func.functional_call(layer, state, (x,)).square().sum()
+
+    for sigma in (0.1, 0.5, 0.2):
+        layer.mask.set_(sigma=sigma)
+        state = {name: p.detach() if detached else p for name, p in layer.named_parameters()}
+        optimizer.zero_grad()
+        loss(dict(layer.named_parameters())).backward()
+        stalls = copies.stalls
+        found = torch.func.grad(loss)(state)
+        assert copies.stalls == stalls + detached  # other tensors are read again
+        assert layer.extent == copy.deepcopy(layer).extent
+        for name, parameter in layer.named_parameters():
+            if parameter.requires_grad:
+                torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-5)
+        second = torch.func.grad(lambda state: torch.func.grad(loss)(state)["mask.growth"].sum())(state)
+        assert second["mask.growth"].isfinite().all()
+        optimizer.step()
+
+
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
@@ -252,12 +279,9 @@ def test_training_steps_do_not_synchronize(parametrization, sigma):
 
     step()
     step()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronization():
         for _ in range(20):
             step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for layer in (net[0], net[3]):
         assert layer.extent == copy.deepcopy(layer).cpu().extent
 

@@ -8,6 +8,7 @@ import torch
 
 from flexconv import data
 from flexconv.data._augment import augmentation_bits, crop_flip
+from tests.conftest import no_synchronization
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -42,17 +43,13 @@ def test_batches_equal_those_on_the_cpu(split, resident_bytes, compiled):
             assert torch.allclose(on_device.cpu(), x, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_resident_epoch_never_synchronises_with_the_host(split, compiled):
     batches = data.DeviceBatches(split, 16, shuffle=True, augment="crop_flip", device="cuda", compiled=compiled)
     iterator = iter(batches)
     next(iterator)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronization():
         assert sum(len(y) for _, y, _ in iterator) == 74
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_memory_mapped_rows_are_copied_to_the_device(split, tmp_path):

@@ -19,6 +19,7 @@ from flexconv.train import engine as engines
 from flexconv.train.display import Display
 from flexconv.train.engine import EagerEngine, fastest
 
+from ..conftest import no_synchronization
 from ..fake_graph import RunsOnce
 from .tiny import tiny_recipe
 
@@ -177,18 +178,14 @@ def test_layers_are_grouped_by_settings_not_by_parameters(tmp_path, monkeypatch)
 
 
 @gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_checking_windows_does_not_synchronise(tmp_path):
     trainer = trainer_of(tmp_path, engine="graph")
     losses_of(trainer, epochs=1)
     windows = trainer.engine.windows
     windows.still_fit()
     torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
+    with no_synchronization():
         assert windows.still_fit()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])

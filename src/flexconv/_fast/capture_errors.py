@@ -61,8 +61,8 @@ def host_reads() -> Iterator[list[str]]:
         warnings.filterwarnings("always", message=SYNC)
         warnings.filterwarnings("ignore", message="Synchronization debug mode")
         warnings.showwarning = note
-        torch.cuda.set_sync_debug_mode("warn")
         try:
+            torch.cuda.set_sync_debug_mode("warn")
             yield found
         finally:
             torch.cuda.set_sync_debug_mode(mode)

@@ -330,7 +330,7 @@ def _mask_values(
             keep &= _kept_taps(x, mean, sigma, limits, d, reach, AUTHORS, CROPPED)
             z = (x - mean) / sigma
             total += z * z
-    return tl.where(keep & inside, tl.exp(-0.5 * total), 0.0)
+    return tl.exp(-0.5 * total) * (keep & inside).to(tl.float32)  # NaN stays NaN, as in the plain version
 
 
 @triton.jit

@@ -97,7 +97,7 @@ class Extent:
                 f"the size of {name} is undefined: the parameters of its {type(source).__name__} must be finite; "
                 f"got {list(values)}"
             )
-        parameters = source.size_parameters()
+        parameters = _stored(source)
         bounds = size_bounds(source, values, self.axes)
         needed = [axis.taps_between(*ends, slack=WINDOW_SLACK) for axis, ends in zip(self.axes, bounds, strict=True)]
         self.windows = tuple(axis.window_for(taps) for axis, taps in zip(self.axes, needed, strict=True))
@@ -127,7 +127,7 @@ class Extent:
         if source is None:
             self._taps = self.windows = self.whole
             return
-        parameters = source.size_parameters()
+        parameters = _stored(source)
         if not all(map(readable, parameters)):
             self._taps = self.windows = self.whole  # no values to read: meta tensors, vmap over parameters
             self._seen = None
@@ -157,11 +157,11 @@ def refresh(extents: Iterable[tuple[str, Extent, SizeSource]]) -> None:
     """Set the windows of many layers from one host copy per device, and let compiled code use them."""
     by_device: dict[torch.device, list[tuple[str, Extent, SizeSource]]] = {}
     for each in extents:
-        parameters = each[2].size_parameters()
+        parameters = _stored(each[2])
         if all(map(readable, parameters)):
             by_device.setdefault(parameters[0].device, []).append(each)
     for layers in by_device.values():
-        everything = [p.detach().flatten() for _, _, source in layers for p in source.size_parameters()]
+        everything = [p.detach().flatten() for _, _, source in layers for p in _stored(source)]
         copy = torch.cat(everything).cpu()
         start = 0
         for name, extent, source in layers:
@@ -232,9 +232,19 @@ def _remember(tensors: Sequence[torch.Tensor]) -> _Values | Versions:
     return _Values(tensors) if all(t.device.type == "cpu" for t in tensors) else Versions(tensors)
 
 
-def readable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values to read. Meta and fake tensors have none, nor do parameters inside vmap."""
+def _stored(source: SizeSource) -> tuple[torch.Tensor, ...]:
+    """The size parameters. Derivatives of `torch.func` wrap them in tensors without memory; these are unwrapped."""
+    return tuple(map(_unwrapped, source.size_parameters()))
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     while is_gradtrackingtensor(tensor):
         tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def readable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values to read. Meta and fake tensors have none, nor do parameters inside vmap."""
+    tensor = _unwrapped(tensor)
     plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta
     return plain and not is_batchedtensor(tensor)
