@@ -204,6 +204,41 @@ def test_stops_at_the_step_whose_loss_is_not_finite(tmp_path, monkeypatch):
     assert all(torch.isfinite(value).all() for value in state["model"].values())
 
 
+def test_divergence_in_the_last_step_is_an_error(tmp_path):
+    changes = {
+        "data": {"name": "digits"},
+        "optim": {"lr": 1e6},
+        "schedule": {"name": "constant", "warmup_epochs": 0},
+        "alias": None,
+        "epochs": 1,
+        "batch_size": 5000,
+    }
+    with pytest.raises(DivergedError, match=r"test loss .*step 0 \(epoch 1\).*no checkpoint yet"):
+        train.train(tiny_recipe(**changes), tmp_path)
+    assert not RunFolder(tmp_path).finished
+    assert not RunFolder(tmp_path).weights.exists()
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_not_saved(tmp_path, monkeypatch):
+    step = loop.Trainer.step
+
+    def spoil(trainer, batch):
+        step(trainer, batch)
+        if trainer.progress.step == 6:
+            trainer.model.head.bias.data[2] = math.inf
+
+    monkeypatch.setattr(loop.Trainer, "step", spoil)
+    with pytest.raises(DivergedError, match=r"head\.bias is not finite at step 5 \(epoch 1\).*no checkpoint yet"):
+        train.train(tiny_recipe(epochs=1), tmp_path)
+    assert not checkpoints(tmp_path / "checkpoints")
+
+
+def test_epoch_with_infinite_validation_loss_is_not_selected(tmp_path, monkeypatch):
+    scores = iter([Score(math.nan, 0.9, 10), Score(1.0, 0.3, 10), Score(math.inf, 0.8, 10)])
+    monkeypatch.setattr(loop, "evaluate", lambda *_: next(scores))
+    assert train.train(tiny_recipe(), tmp_path, plots=False)["best"] == {"epoch": 2, "accuracy": 0.3, "loss": 1.0}
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_loss_updates_the_reported_sums(smoothing, compiled):

@@ -92,6 +92,11 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.ckpt"))
 
 
+def checkpoint_step(path: Path) -> int:
+    """Return the number of steps before a checkpoint."""
+    return int(path.stem.removeprefix("step-"))
+
+
 def _flush_folder(folder: Path) -> None:
     """Flush a folder, so that a rename survives a power failure. Not all systems support this."""
     if not hasattr(os, "O_DIRECTORY"):

@@ -21,7 +21,7 @@ from .._registry import has_fast_version
 from ..data import Batch, DataSplits, DeviceBatches
 from ..errors import MissingPackageError, UsageError
 from ..nn import refresh_extents
-from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
+from .checkpoint import CheckpointError, checkpoint_step, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
@@ -149,7 +149,7 @@ class Trainer:
         """Read the sums from the device and update the display. Raises an error if the loss is not finite."""
         loss_sum, right, bad_step = self.sums.tolist()
         if bad_step >= 0 or not math.isfinite(loss_sum):
-            raise self._diverged(int(bad_step) if bad_step >= 0 else self.progress.step)
+            raise self.diverged("the loss", int(bad_step) if bad_step >= 0 else self.progress.step)
         progress = self.progress
         progress.loss_sum, progress.right = loss_sum, right
         progress.seconds = self._seconds_before + time.monotonic() - self._session_began
@@ -158,11 +158,20 @@ class Trainer:
             seen, sizes = max(progress.seen, 1), refresh_extents(self.model)
             self.display.step(progress.step, loss=loss_sum / seen, accuracy=right / seen, sizes=sizes)
 
-    def _diverged(self, step: int) -> DivergedError:
-        kept = checkpoints(self.folder.checkpoints)
+    def _check_weights(self) -> None:
+        """Raise an error if the last step made a parameter or a buffer infinite or NaN. Its own loss is earlier."""
+        floats = {name: tensor for name, tensor in self.model.state_dict().items() if tensor.is_floating_point()}
+        finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()])
+        if not finite.all():
+            bad = next(name for name, good in zip(floats, finite.tolist(), strict=True) if not good)
+            raise self.diverged(bad, self.progress.step - 1)
+
+    def diverged(self, what: str, step: int) -> DivergedError:
+        """Return the error for a run in which `what` is not finite."""
+        kept = [path for path in checkpoints(self.folder.checkpoints) if checkpoint_step(path) <= step]
         last = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
         return DivergedError(
-            f"the loss is not finite at step {step} (epoch {self.progress.epoch + 1}) of "
+            f"{what} is not finite at step {step} (epoch {min(self.progress.epoch + 1, self.recipe.epochs)}) of "
             f"{self.recipe.model.name} on {self.recipe.data.name}; {last}. A lower optim.lr or optim.clip may help"
         )
 
@@ -202,8 +211,13 @@ class Trainer:
             self._save()
 
     def _select(self, score: Score) -> None:
-        """Keep the weights of the epoch with the best accuracy, and among equals of that with the lowest loss."""
+        """Keep the weights of the epoch with the best accuracy, and among equals of that with the lowest loss.
+
+        An epoch whose loss is not finite is never selected.
+        """
         best = self.progress.best
+        if not math.isfinite(score.loss):
+            return
         if not best or (score.accuracy, -score.loss) > (best["accuracy"], -best["loss"]):
             self.progress.best = {"epoch": self.progress.epoch + 1, "accuracy": score.accuracy, "loss": score.loss}
             self.best_state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -226,6 +240,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._check_progress()  # never save a model that has diverged
+        self._check_weights()
         self._saved_at = time.monotonic()
         if self.fabric.is_global_zero:
             state = {

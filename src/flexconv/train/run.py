@@ -323,7 +323,10 @@ def _with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric:
 
 def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric) -> dict[str, Any]:
     model, progress = trainer.model, trainer.progress
-    test = {} if data.test is None else {f"test_{k}": v for k, v in _score(_test(model, data, recipe, fabric)).items()}
+    score = None if data.test is None else _test(model, data, recipe, fabric)
+    if score is not None and not math.isfinite(score.loss):
+        raise trainer.diverged("the test loss", progress.step - 1)
+    test = {} if score is None else {f"test_{name}": value for name, value in _score(score).items()}
     selected = "last" if trainer.best_state is None else ("test" if data.selects_on_test else "validation")
     return {
         **test,
