@@ -182,6 +182,10 @@ def test_signal_saves_a_checkpoint(at_once, tmp_path, monkeypatch):
     with pytest.raises(Interrupted, match="SIGTERM"):
         fit(recipe(), tmp_path / "run")
     monkeypatch.setattr(fitting, "POINTS_AT_ONCE", points[3 - at_once])
+    RunFolder(tmp_path / "run").write_recipe(recipe(lr=0.5))
+    with pytest.raises(RunError, match=r"changed.*lr: .* → 0\.5"):
+        resume(tmp_path / "run")
+    RunFolder(tmp_path / "run").write_recipe(recipe())
     console = Console(file=io.StringIO(), width=200)
     assert resume(tmp_path / "run", console=console)["targets"] == whole["targets"]
     assert "resumed at step 1 of target 1 of 2" in console.file.getvalue()

@@ -5,6 +5,7 @@ import math
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 
 from flexconv import data, from_pretrained, train
 from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, Score, loop, stopping
-from flexconv.train.checkpoint import checkpoints
+from flexconv.train.checkpoint import checkpoints, save_checkpoint
 
 from .tiny import tiny_recipe
 
@@ -175,7 +176,104 @@ def test_rejects_checkpoint_of_another_network(tmp_path, monkeypatch):
         with pytest.raises(Interrupted):
             train.train(tiny_recipe(), tmp_path)
     RunFolder(tmp_path).write_recipe(tiny_recipe(model={"name": "flexnet3", "widths": [4]}))
+    forget_recipe(tmp_path)
     with pytest.raises(CheckpointError, match=r"^.*checkpoints does not fit.*flexnet3.*$"):
+        train.resume(tmp_path)
+
+
+def forget_recipe(run):
+    """Make the newest checkpoint one of an older version, which did not save the recipe."""
+    path = checkpoints(run / "checkpoints")[-1]
+    state = train.load_checkpoint(path)
+    for name in ("recipe", "samples", "origin"):
+        del state[name]
+    save_checkpoint(path.parent, state["progress"]["step"], state)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A run that was stopped at step 7, in the second epoch."""
+    folder = tmp_path_factory.mktemp("runs") / "part"
+    with pytest.MonkeyPatch.context() as patch:
+        StopAt(patch, 7, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), folder)
+    return folder
+
+
+EDITS = [
+    ("optim.weight_decay: 0.0 → 0.5", {"optim": {"lr": 0.02, "kernel_norm": 1e-4, "weight_decay": 0.5}}),
+    ("optim.name: adam → sgd", {"optim": {"name": "sgd", "lr": 0.02, "kernel_norm": 1e-4}}),
+    ("batch_size: 200 → 100", {"batch_size": 100}),
+    ("seed: 5 → 6", {"seed": 6}),
+    ("epochs: 3 → 4", {"epochs": 4}),
+    ("data.validation: 0.2 → 0.4", {"data": {"name": "digits", "validation": 0.4, "augment": True}}),
+    ("data.resolution: None → 12", {"data": {"name": "digits", "validation": 0.2, "augment": True, "resolution": 12}}),
+    ("alias.weight: 0.1 → 0.2", {"alias": {"weight": 0.2}}),
+    ("alias.weight: 0.1 → .none", {"alias": None}),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), EDITS, ids=[text for text, _ in EDITS])
+def test_rejects_edited_recipe(interrupted, tmp_path, text, change):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    folder = RunFolder(tmp_path)
+    folder.write_recipe(tiny_recipe(**change))
+    with pytest.raises(RunError, match=rf"changed.*{text}"):
+        train.resume(tmp_path)
+    assert len(folder.read_machines()) == 1
+    folder.write_recipe(tiny_recipe())  # as the message advises
+    assert train.resume(tmp_path)["steps"] == 18
+
+
+def test_reports_and_records_permitted_changes(finished, interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    folder = RunFolder(tmp_path)
+    folder.write_recipe(tiny_recipe(checkpoint_seconds=5.0))
+    said = []
+    monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
+    train.resume(tmp_path, engine="eager")
+    assert any("checkpoint_seconds: 60.0 → 5.0" in text for text in said)
+    started, resumed = folder.read_machines()
+    assert "changed" not in started
+    assert resumed["resumed_at"] == 7
+    assert resumed["changed"] == ["engine: auto → eager", "checkpoint_seconds: 60.0 → 5.0"]
+    assert same(weights(tmp_path), weights(finished[0].path))
+
+
+def test_rejects_changed_data(interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    splits = data.load("digits", validation=0.2)
+    fewer = replace(splits, train=splits.train.rows(torch.arange(1000)))
+    monkeypatch.setattr(train.run, "load_data", lambda _: fewer)
+    with pytest.raises(RunError, match=r"data set was changed.*1,149 train.*1,000 train"):
+        train.resume(tmp_path)
+
+
+def test_old_checkpoint_without_recipe_is_accepted_with_a_note(finished, interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    forget_recipe(tmp_path)
+    said = []
+    monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
+    train.resume(tmp_path)
+    assert any("does not contain its recipe" in text for text in said)
+    assert "older version" in RunFolder(tmp_path).read_machines()[-1]["note"]
+    assert same(weights(tmp_path), weights(finished[0].path))
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("momentum None → 0.9", {"optim": {"name": "sgd", "lr": 0.02}}),
+        ("weight_decay 0.0 → 0.5", {"optim": {"lr": 0.02, "weight_decay": 0.5}}),
+        ("lr 0.02 → 0.04", {"optim": {"lr": 0.04}}),
+    ],
+)
+def test_old_checkpoint_needs_the_same_optimizer(interrupted, tmp_path, text, change):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    forget_recipe(tmp_path)
+    RunFolder(tmp_path).write_recipe(tiny_recipe(**change))
+    with pytest.raises(RunError, match=rf"optimizer.*{text}"):
         train.resume(tmp_path)
 
 
@@ -392,9 +490,14 @@ def test_cross_resolution_resumes_between_its_two_runs(tmp_path):
     target = from_pretrained(tmp_path / "run" / "target" / "weights")
     assert target.stem.kernel_size == (17, 17)
     assert RunFolder(tmp_path / "run" / "target").read_recipe().data.resolution == 16
-    # killed after the source stage: continues with the target stage
+    # killed after the source stage: continues with the target stage, but not with another recipe
     (tmp_path / "run" / "results.json").unlink()
     (tmp_path / "run" / "target" / "results.json").unlink()
+    for change, text in (({"epochs": 3}, "epochs: 2 → 3"), ({"crop": "hard"}, "crop=taper; now .*crop=hard")):
+        RunFolder(tmp_path / "run").write_recipe(replace(recipe, **change))
+        with pytest.raises(RunError, match=text):
+            train.resume(tmp_path / "run")
+    RunFolder(tmp_path / "run").write_recipe(recipe)
     again = train.resume(tmp_path / "run")
     assert again["source"]["test_accuracy"] == results["source"]["test_accuracy"]
     assert again["target"]["test_accuracy"] == results["target"]["test_accuracy"]

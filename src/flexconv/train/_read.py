@@ -218,9 +218,14 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path.name} is not UTF-8 text: {error}") from error
-    content = _parse(text, path.name)
+    return parse_recipe(text, path.name)
+
+
+def parse_recipe(text: str, what: str) -> dict[str, Any]:
+    """Parse the text of a recipe file. `what` names it in messages."""
+    content = _parse(text, what)
     if not isinstance(content, dict):
-        raise ArgumentError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
+        raise ArgumentError(f"{what} must be a mapping of recipe keys; got {type(content).__name__}")
     return dict(content)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from .._arguments import unknown_name
@@ -33,7 +34,7 @@ from ..nn.kernels import GENERATORS, KernelGenerator
 from ._machine import choose_device, machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
 from .fit_group import FitGroup
-from .folder import RunError, RunFolder
+from .folder import RunError, RunFolder, compare_recipes, recipe_text
 from .recipe import FitRecipe
 from .stopping import Interrupted, stop_on_signal
 from .targets import Targets, load_targets
@@ -66,7 +67,6 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
         if new:
             _refuse_used(folder)  # another process may have taken it since
         folder.write_recipe(recipe)
-        folder.append_machine({"started": now(), **machine(place)})
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
             console.print(f"run folder: {folder.path}", highlight=False, markup=False)
@@ -119,6 +119,7 @@ class _Fit:
         self.errors: list[dict[str, Any]] = []  # the latest errors of every target so far
         self._start = 0  # number of the first target in the group
         self._step = self._metrics_bytes = 0
+        self._changed: list[str] = []  # differences between the recipe and that of the checkpoint
         self._earlier = 0.0  # seconds of earlier sessions
         self._pictures = folder.path / "reconstructions"
 
@@ -131,6 +132,8 @@ class _Fit:
         """Fit all targets. `make(number)` returns a new generator for a target."""
         self._began = self._saved_at = time.monotonic()
         saved = self._resume()
+        changed = {"changed": self._changed} if self._changed else {}
+        self.folder.append_machine({"started": now(), **machine(self.device), **changed})
         self._pictures.mkdir(exist_ok=True)
         count, points = len(self.targets.names), self.targets.values[0, 0].numel()
         size = min(count, max(1, POINTS_AT_ONCE // points))
@@ -192,6 +195,7 @@ class _Fit:
             "errors": self.errors,
             "seconds": self.seconds,
             "metrics_bytes": self._metrics_bytes,
+            "recipe": recipe_text(self.recipe),
         }
         save_checkpoint(self.folder.checkpoints, self._start * self.recipe.steps + self._step, state)
         self._saved_at = time.monotonic()
@@ -201,6 +205,10 @@ class _Fit:
         say = (lambda _: None) if self.console is None else functools.partial(self.console.print, highlight=False)
         saved = newest_checkpoint(self.folder.checkpoints, say)
         if saved is not None:
+            if "recipe" in saved:  # older versions did not save it
+                self._changed = compare_recipes(self.recipe, saved["recipe"], self.folder.checkpoints)
+            for change in self._changed:
+                say(escape(f"changed since the last checkpoint: {change}"))
             self._start, self._step, self.errors = saved["start"], saved["step"], saved["errors"]
             self._earlier, self._metrics_bytes = saved["seconds"], saved["metrics_bytes"]
             say(f"resumed at step {self._step} of target {self._start + 1} of {len(self.targets.names)}")

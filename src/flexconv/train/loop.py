@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from rich.markup import escape
 from torch import nn
 
 from .._registry import has_fast_version
@@ -25,8 +26,8 @@ from .checkpoint import CheckpointError, checkpoint_step, checkpoints, newest_ch
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
-from .folder import RunFolder
-from .optim import Schedule, make_optimizer, penalties
+from .folder import RunError, RunFolder, compare_recipes, recipe_text
+from .optim import Schedule, check_same_settings, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
 
@@ -64,14 +65,24 @@ class Trainer:
         data: the model is trained on the training part. The validation part, if any, selects the best epoch.
         fabric: a launched Fabric.
         display: shows the progress; silent on all processes but the first.
+        origin: what else the run depends on, in words. A checkpoint of another origin is refused.
 
     """
 
     def __init__(
-        self, model: nn.Module, data: DataSplits, recipe: Recipe, folder: RunFolder, fabric: Fabric, display: Display
+        self,
+        model: nn.Module,
+        data: DataSplits,
+        recipe: Recipe,
+        folder: RunFolder,
+        fabric: Fabric,
+        display: Display,
+        *,
+        origin: str = "",
     ) -> None:
         self.recipe, self.folder, self.fabric, self.display = recipe, folder, fabric, display
-        self.model = model
+        self.model, self.origin = model, origin
+        self.samples = {"train": len(data.train), "validation": 0 if data.validation is None else len(data.validation)}
         self.train_batches = self._batches(data, "train")
         self.validation_batches = None if data.validation is None else self._batches(data, "validation")
         self.optimizer = make_optimizer(model, recipe.optim, fused=fabric.device.type == "cuda")
@@ -87,12 +98,14 @@ class Trainer:
         self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, **expected)
         self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None
+        self._resumed = False
 
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one. The model then has the selected weights."""
-        self._resume()
+        if not self._resumed:
+            self.resume()
         self._session_began = self._saved_at = self._shown_at = time.monotonic()
         self._seconds_before = self.progress.seconds
         with stop_on_signal() as stop_asked, self.display:
@@ -249,15 +262,21 @@ class Trainer:
                 "precision": self.fabric._precision.state_dict(),
                 "progress": asdict(self.progress),
                 "best": self.best_state,
+                "recipe": recipe_text(self.recipe),
+                "samples": self.samples,
+                "origin": self.origin,
             }
             save_checkpoint(self.folder.checkpoints, self.progress.step, state)
 
-    def _resume(self) -> None:
+    def resume(self) -> dict[str, Any]:
+        """Continue from the newest checkpoint, if there is one. Returns a record of it for machines.jsonl."""
+        self._resumed = True
         state = newest_checkpoint(self.folder.checkpoints, self.display.say)
         if state is None:
             if self.fabric.is_global_zero:
                 self.folder.cut_metrics(0)
-            return
+            return {}
+        record = self._check_checkpoint(state)
         try:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
@@ -275,6 +294,30 @@ class Trainer:
         if self.fabric.is_global_zero:
             self.folder.cut_metrics(self.progress.metrics_bytes)
         self.display.say(f"resumed at step {self.progress.step} (epoch {self.progress.epoch + 1})")
+        return {"resumed_at": self.progress.step, **record}
+
+    def _check_checkpoint(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Raise an error unless this run can go on from a checkpoint. Returns what has changed, for machines.jsonl."""
+        where = self.folder.checkpoints
+        if "recipe" not in state:
+            check_same_settings(self.optimizer, state["optimizer"], where)
+            note = "the checkpoint is of an older version and does not contain its recipe"
+            self.display.say(f"{note}: recipe.yaml is taken to be unchanged")
+            return {"note": note}
+        changed = compare_recipes(self.recipe, state["recipe"], where)
+        if state["origin"] != self.origin:
+            raise RunError(f"the checkpoint in {where} is of a run with {state['origin']}; now it is {self.origin}")
+        if state["samples"] != self.samples:
+            before, now = (
+                " and ".join(f"{n:,} {part}" for part, n in s.items()) for s in (state["samples"], self.samples)
+            )
+            raise RunError(
+                f"the data set was changed since the checkpoint in {where} was written: it had {before} samples, now "
+                f"{now}. Restore the data, or start another run"
+            )
+        for change in changed:
+            self.display.say(escape(f"changed since the last checkpoint: {change}"))
+        return {"changed": changed} if changed else {}
 
     def _batches(self, data: DataSplits, part: str) -> DeviceBatches:
         train = part == "train"

@@ -28,7 +28,7 @@ from ._model import build_model
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
-from .folder import RunError, RunFolder
+from .folder import RunError, RunFolder, compare_recipes
 from .loop import Trainer
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
@@ -159,7 +159,8 @@ def _cross_resolution(
     if recipe.finetune_epochs:
         target = _stage(recipe, recipe.target, recipe.finetune_epochs)
         tuned = RunFolder(folder.path / "target")
-        results["target"] = fit_classifier(model, high, target, tuned, fabric, console, plots=plots)
+        origin = f"kernels from {recipe.source} pixels, crop={recipe.crop}"
+        results["target"] = fit_classifier(model, high, target, tuned, fabric, console, plots=plots, origin=origin)
     return results
 
 
@@ -178,25 +179,30 @@ def fit_classifier(
     console: Console | None = None,
     *,
     plots: bool = True,
+    origin: str = "",
 ) -> dict[str, Any]:
     """Train a model in a folder, continuing the run in it if there is one, then test the model once.
 
+    `origin` says where the model is from, if the recipe does not. A run with another origin is not continued.
     Afterwards `model` has its final weights, also if the run was already finished.
     """
     if folder.finished and folder.weights.is_dir():
+        if folder.exists:
+            compare_recipes(recipe, folder.read_recipe(), folder.path)
         model.load_state_dict(from_pretrained(folder.weights).state_dict())
         return folder.read_results()
-    if fabric.is_global_zero:
-        folder.write_recipe(recipe)
     model.inputs = _inputs(data)
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
     display.say(_headline(model, data, recipe, fabric))
     if fabric.world_size > 1:
         synchronise_norms(model)
-    trainer = Trainer(model, data, recipe, folder, fabric, display)
+    trainer = Trainer(model, data, recipe, folder, fabric, display, origin=origin)
+    resumed = trainer.resume()
+    if fabric.is_global_zero:
+        folder.write_recipe(recipe)
     if fabric.is_global_zero and not folder.finished:
         facts = machine(fabric.device, processes=fabric.world_size)
-        folder.append_machine({"started": now(), **facts, "engine": trainer.engine.name})
+        folder.append_machine({"started": now(), **facts, "engine": trainer.engine.name, **resumed})
     trainer.run()
     if folder.finished:
         return folder.read_results()
