@@ -365,6 +365,38 @@ def test_rejects_second_process_in_a_folder(tmp_path):
         train.train(tiny_recipe(), tmp_path)
 
 
+def test_removes_what_killed_processes_left(interrupted, tmp_path):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    leftovers = [
+        "checkpoints/.step-000000008.ckpt.part",
+        f".results.json.{'0' * 32}.tmp",
+        f"weights/.config.json.{'a' * 32}.tmp",
+        f"source/weights/.config.json.{'b' * 32}.tmp",
+        "target/checkpoints/.step-000000008.ckpt.part",
+    ]
+    others = ["notes.tmp", ".mine.tmp", "checkpoints/mine.part"]
+    for name in (*leftovers, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"?")
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        (tmp_path / leftovers[0]).write_bytes(b"being written")
+        with pytest.raises(RunError, match="another process"):
+            train.resume(tmp_path)
+        assert (tmp_path / leftovers[0]).exists()
+    train.resume(tmp_path)
+    assert not any((tmp_path / name).exists() for name in leftovers)
+    assert all((tmp_path / name).exists() for name in others)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_run_whose_folder_is_deleted_ends_with_an_error(tmp_path, monkeypatch, seconds):
+    StopAt(monkeypatch, 3, lambda: shutil.rmtree(tmp_path / "run"))
+    with pytest.raises(RunError, match=r"run/recipe\.yaml was deleted"):
+        train.train(tiny_recipe(checkpoint_seconds=seconds), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_does_not_overwrite_a_run(finished):
     with pytest.raises(RunError, match="already contains a run"):
         train.train(tiny_recipe(), finished[0].path)

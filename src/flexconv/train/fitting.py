@@ -88,6 +88,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             **folder.all_machines(),
             "finished": now(),
         }
+        folder.check_present()
         folder.write_results(results)
     if console is not None:
         mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
@@ -177,6 +178,7 @@ class _Fit:
             self.console.print(f"{which} of {count}, step {self._step} of {self.recipe.steps}", highlight=False)
 
     def _record(self, group: FitGroup) -> None:
+        self.folder.check_present()
         self.errors[self._start :] = [_errors(*pair, pictures=self.targets.pictures) for pair in group.errors()]
         for name, error in zip(self.targets.names[self._start :], self.errors[self._start :], strict=False):
             self._metrics_bytes = self.folder.append_metrics({"target": name, "step": self._step, **error})
@@ -187,6 +189,7 @@ class _Fit:
             _save_png(output, self.targets.values[index], path, self.targets.pictures)
 
     def _save(self, group: FitGroup) -> None:
+        self.folder.check_present()
         state = {
             **group.state(),
             "start": self._start,

@@ -20,13 +20,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import is_temporary, write_atomically
 from ..errors import FlexConvError, RunError
 from ._read import _read, build_recipe, import_yaml, parse_recipe, plain
+from .checkpoint import is_partial
 from .recipe import AnyRecipe
 
 #: Keys of a recipe that do not change what a run computes. `data.options.path` is that of data that was moved.
 CHANGEABLE = ("about", "engine", "checkpoint_seconds", "root", "data.root", "data.options.path")
+
+
+STAGES = ("source", "target")  # subfolders of a cross-resolution run, each of which is a run
 
 
 class RunFolder:
@@ -104,7 +108,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder. The system releases the lock when the process ends for any reason."""
+        """Lock the folder, and remove what killed processes have left in it.
+
+        The system releases the lock when the process ends for any reason.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a") as lock:
             try:
@@ -113,7 +120,21 @@ class RunFolder:
                 raise RunError(
                     f"another process is training in {self.path}: wait for it or choose another folder"
                 ) from None
+            self._remove_leftovers()
             yield
+
+    def _remove_leftovers(self) -> None:
+        """Remove the temporary files of writes that were killed. Only the process with the lock may do this."""
+        for run in (self.path, *(self.path / stage for stage in STAGES)):
+            for folder in (run, run / "checkpoints", run / "weights"):
+                for path in folder.glob(".*"):
+                    if is_temporary(path) or is_partial(path):
+                        path.unlink(missing_ok=True)
+
+    def check_present(self) -> None:
+        """Raise an error if the folder of a running process was deleted: its files would not make a run any more."""
+        if not self.exists:
+            raise RunError(f"{self._recipe} was deleted while the run was going on: nothing more is written")
 
 
 def recipe_text(recipe: AnyRecipe) -> str:

@@ -214,6 +214,7 @@ class Trainer:
             record |= {} if score.top5_accuracy is None else {"validation_top5_accuracy": score.top5_accuracy}
             self._select(score)
         if self.fabric.is_global_zero:
+            self.folder.check_present()
             progress.metrics_bytes = self.folder.append_metrics(record)
             self._write_events(record)
         self.display.epoch(record)
@@ -256,6 +257,7 @@ class Trainer:
         self._check_weights()
         self._saved_at = time.monotonic()
         if self.fabric.is_global_zero:
+            self.folder.check_present()
             state = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),

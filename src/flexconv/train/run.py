@@ -105,6 +105,7 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
             if console is not None:
                 console.print(f"run folder: {folder.path}", highlight=False, markup=False)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
+            folder.check_present()
             folder.write_results(results)
     leave_processes(fabric)
     return results
@@ -208,6 +209,7 @@ def fit_classifier(
         return folder.read_results()
     results = _results(trainer, data, recipe, fabric)
     if fabric.is_global_zero:
+        folder.check_present()
         save_pretrained(model, folder.weights)
         folder.write_results(results)
         if plots:
