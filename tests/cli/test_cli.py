@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from flexconv import __version__, cli, create_model, errors, from_pretrained, list_models, save_pretrained
 from flexconv.cli._resample import ResampledSeries
@@ -690,6 +691,44 @@ def test_resample_uses_the_original_pixels(call, photos):
     there, _, _ = next(iter(DeviceBatches(trained_on.at_resolution(16).test, 20)))
     plain, _, _ = next(iter(DeviceBatches(load_data("folder", path="photos", mode="grey").test, 20)))
     assert torch.equal(there, plain)
+
+
+TITLE = "\x1b]0;title\x07"  # sets the title of a terminal
+
+
+def test_control_characters_are_shown_and_not_obeyed(call, tmp_path):
+    for number, name in enumerate((f"cat{TITLE}", "dog\x9b31m\r\nmouse")):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for index in range(4):
+            pixels = np.full((8, 8), 100 * number + index, np.uint8)
+            Image.fromarray(pixels).save(folder / f"{index}.png")
+    (tmp_path / "photos.yaml").write_text(
+        "model: {name: flexnet3, widths: [3], generator_options: {hidden: 4}}\n"
+        "data: {path: photos, mode: gray}\nepochs: 1\nbatch_size: 6\n"
+    )
+    run = f"run{TITLE}[/b]"
+    broken = tmp_path / f"broken{TITLE}\udcff.png"
+    broken.write_bytes(b"?")
+    outcomes = [
+        call("train", "photos.yaml", "--device", "cpu", "--out", run),
+        call("eval", run, "--device", "cpu"),
+        call("eval", run, "--device", "cpu", "--json"),
+        call("predict", run, "photos", "--device", "cpu"),
+        call("predict", run, "photos", "--device", "cpu", "--json"),
+        call("predict", run, broken, "--device", "cpu"),
+        call("data", "show", "photos"),
+        call("train", TITLE),
+        call("train", "--resume", TITLE),
+        call("train", f"--{TITLE}"),
+    ]
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0, 0, 1, 0, 2, 2, 2]
+    for outcome in outcomes:
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", outcome.out + outcome.err)
+    assert r"cat\u001b]0;title\u0007" in outcomes[1].out
+    assert r"dog\u009b31m\u000d\u000amouse" in outcomes[1].out
+    assert [each["class"] for each in json.loads(outcomes[2].out)["classes"]] == sorted(os.listdir("photos"))
+    assert r"broken\u001b]0;title\u0007\udcff.png" in outcomes[5].err
 
 
 def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):

@@ -28,6 +28,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from .._arguments import unknown_name
+from .._text import printable
 from ..data import import_pillow
 from ..errors import ArgumentTypeError
 from ..nn.kernels import GENERATORS, KernelGenerator
@@ -69,7 +70,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
         folder.write_recipe(recipe)
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
-            console.print(f"run folder: {folder.path}", highlight=False, markup=False)
+            console.print(printable(f"run folder: {folder.path}"), highlight=False, markup=False)
             size = " × ".join(map(str, targets.values.shape[:1:-1]))
             console.print(
                 f"{recipe.model.name} ({parameters:,} parameters) fitted to {len(targets.names)} targets of {size}, "
@@ -205,7 +206,11 @@ class _Fit:
 
     def _resume(self) -> dict[str, Any] | None:
         """Load the newest checkpoint and return it, or None."""
-        say = (lambda _: None) if self.console is None else functools.partial(self.console.print, highlight=False)
+
+        def say(text: str) -> None:
+            if self.console is not None:
+                self.console.print(printable(text), highlight=False)
+
         saved = newest_checkpoint(self.folder.checkpoints, say)
         if saved is not None:
             if "recipe" in saved:  # older versions did not save it

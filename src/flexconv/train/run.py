@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from torch import nn
 
 from .. import data as datasets
+from .._text import printable
 from ..data import FULL_SCALE, DataSplits, DeviceBatches
 from ..errors import ArgumentError, MissingPackageError, UsageError, first_line
 from ..models import Inputs, Model, from_pretrained, save_pretrained
@@ -103,7 +105,7 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
         with folder.locked():
             folder.write_recipe(recipe)
             if console is not None:
-                console.print(f"run folder: {folder.path}", highlight=False, markup=False)
+                console.print(printable(f"run folder: {folder.path}"), highlight=False, markup=False)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
             folder.check_present()
             folder.write_results(results)
@@ -194,7 +196,7 @@ def fit_classifier(
         return folder.read_results()
     model.inputs = _inputs(data)
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
-    display.say(_headline(model, data, recipe, fabric))
+    display.say(escape(_headline(model, data, recipe, fabric)))
     if fabric.world_size > 1:
         synchronise_norms(model)
     trainer = Trainer(model, data, recipe, folder, fabric, display, origin=origin)
