@@ -823,12 +823,22 @@ def test_recalibration_augments_images_as_in_training(call, finished, tmp_path, 
         assert (test[1], train[1]) == (None, augment)
 
 
+@pytest.mark.parametrize("command", ["train", "fit"])
+@pytest.mark.parametrize("out", ["file", "file/run"])
+def test_out_must_not_be_a_file(call, finished, command, out):
+    Path("file").touch()
+    recipe = finished / {"train": "tiny.yaml", "fit": "fit.yaml"}[command]
+    assert_refused(call(command, recipe, "--out", out), rf"{out} cannot be a run folder.*file is a file")
+
+
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
         (("--to", "big"), "--to must be.*'big'"),
         (("--to", "0"), "--to must be.*'0'"),
         (("--to", "8x8x8"), "--to must be"),
+        (("--to", "100000000"), "--to 100000000×100000000 needs .* GiB.*smaller"),
+        (("--to", "9" * 5000), "--to must be"),
         (("--to", "16", "--crop", "soft"), "'soft'.*'taper'"),
         (("--to", "16", "--recalibrate", "-1"), "--recalibrate"),
     ],

@@ -275,6 +275,13 @@ def with_labels(*labels):
             with_labels(0, 1) | {"labels": np.array([0, 1, -3, 1, 0, 1, 0, 1])},
             "label -3 of sample 2, expected 8 integers",
         ),
+        *(
+            (
+                with_labels(0, 1) | {"labels": np.array([0, label, 0, 1, 0, 1, 0, 1], np.uint64)},
+                f"label {label} of sample 1",
+            )
+            for label in (2**64 - 100, 2**64 - 1, 2**63)
+        ),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros((4, 1), int)}, r"labels: int64 of shape \(4, 1\)"),
         ({"inputs": np.zeros((4, 8, 8)), "labels": np.arange(4)}, r"may be images or series; .*data\.layout=HW "),
         (

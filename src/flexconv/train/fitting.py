@@ -35,7 +35,7 @@ from ..nn.kernels import GENERATORS, KernelGenerator
 from ._machine import choose_device, machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
 from .fit_group import FitGroup
-from .folder import RunError, RunFolder, compare_recipes, recipe_text
+from .folder import RunFolder, compare_recipes, recipe_text
 from .recipe import FitRecipe
 from .stopping import Interrupted, stop_on_signal
 from .targets import Targets, load_targets
@@ -55,7 +55,7 @@ def fit(
     if not isinstance(recipe, FitRecipe):
         raise ArgumentTypeError(f"fit needs a recipe of kind fit; got {type(recipe).__name__}")
     folder = RunFolder(out)
-    _refuse_used(folder)
+    folder.refuse_used("fit")
     return run_fit(recipe, folder, device, console, new=True)
 
 
@@ -66,7 +66,7 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
     make = generator_maker(recipe, targets)
     with folder.locked():
         if new:
-            _refuse_used(folder)  # another process may have taken it since
+            folder.refuse_used("fit")  # another process may have taken it since
         folder.write_recipe(recipe)
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
@@ -95,12 +95,6 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
         mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
         console.print(f"{mean or 'some errors are not finite'}  ({work.seconds:.0f} s)", highlight=False)
     return results
-
-
-def _refuse_used(folder: RunFolder) -> None:
-    if folder.exists:
-        again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
-        raise RunError(f"{folder.path} already contains a run: {again}")
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------

@@ -55,6 +55,19 @@ class RunFolder:
     def finished(self) -> bool:
         return self.results.is_file()
 
+    def refuse_used(self, command: str) -> None:
+        """Raise an error unless the folder can be used for a new run of `flexconv train` or `flexconv fit`."""
+        if self.exists:
+            raise RunError(
+                f"{self.path} already contains a run: resume it (flexconv {command} --resume {self.path}), or choose "
+                f"another folder"
+            )
+        for place in (self.path, *self.path.parents):
+            if place.exists():
+                if not place.is_dir():
+                    raise RunError(f"{self.path} cannot be a run folder, because {place} is a file: choose another one")
+                break
+
     def write_recipe(self, recipe: AnyRecipe) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._recipe, recipe_text(recipe).encode())

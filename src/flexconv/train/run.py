@@ -30,7 +30,7 @@ from ._model import build_model
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
-from .folder import RunError, RunFolder, compare_recipes
+from .folder import RunFolder, compare_recipes
 from .loop import Trainer
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
@@ -56,11 +56,7 @@ def train(
     rounding. `plots`: whether to draw plots at the end.
     """
     folder = RunFolder(out)
-    if folder.exists:
-        raise RunError(
-            f"{folder.path} already contains a run: resume it (flexconv train --resume {folder.path}), or "
-            f"choose another folder"
-        )
+    folder.refuse_used("train")
     return _run(recipe, folder, device, console, plots=plots)
 
 
