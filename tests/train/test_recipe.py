@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from flexconv.errors import ArgumentError
 from flexconv.train import (
     AliasRecipe,
     CrossResolutionRecipe,
@@ -450,3 +451,34 @@ def test_another_model_keeps_the_parametrization_unless_it_is_trained():
         assert "parametrization" not in merge({"model": base}, {"model": changes})["model"]
     trained = merge(changed, {"model": {"pretrained": True}})
     assert trained == {"model": {"name": "flextcn2", "pretrained": True}}
+
+
+BOMB = "\n".join(f"  x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9) if i else 'lol'}]" for i in range(12))
+MERGED = "\n".join(f"  x{i}: &x{i} {{<<: [{', '.join([f'*x{i - 1}'] * 9)}]}}" for i in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"data:\n  name: digits\n  options:\n{BOMB.replace('  x', '    x')}", "more than 100,000 values"),
+        (f"model:\n  x0: &x0 {{a: 1}}\n{MERGED}", "more than 100,000 values"),
+        ("data: &a {name: digits, options: *a}", "contains itself"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("seed: 0x" + "f" * 5000, "number of 5,002 digits"),
+    ],
+)
+def test_rejects_yaml_that_expands_without_end(tmp_path, text, message):
+    (tmp_path / "bomb.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=rf"^bomb\.yaml is not a recipe: .*{message}"):
+        load_recipe(tmp_path / "bomb.yaml")
+    override = "data.options={" + ", ".join(line.strip() for line in BOMB.splitlines()) + "}"
+    with pytest.raises(ArgumentError, match="more than 100,000 values"):
+        load_recipe("digits", [override])
+
+
+def test_recipes_may_use_aliases(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "base: digits\nmodel: &m {widths: [3]}\nvariants: {a: {model: {<<: *m, dropout: 0.5}}}"
+    )
+    recipe = load_recipe(f"{tmp_path}/mine.yaml/a")
+    assert (recipe.model.options["widths"], recipe.model.options["dropout"]) == ([3], 0.5)

@@ -90,7 +90,7 @@ def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoint files of a run, oldest first."""
-    return sorted(folder.glob("step-*.ckpt"))
+    return sorted(path for path in folder.glob("step-*.ckpt") if path.is_file())
 
 
 def is_partial(path: Path) -> bool:
