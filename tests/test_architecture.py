@@ -25,6 +25,7 @@ ROWS = (
         "_arguments",
         "_context",
         "_files",
+        "_text",
         "_hooks",
         "_matmul",
         "_records",

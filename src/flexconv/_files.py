@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from .errors import ExistingFileError, MissingFileError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that at any time, even after a crash, it has either the old or the new content."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # see `is_temporary`
     try:
         with temporary.open("xb") as file:
             file.write(content)
@@ -24,6 +25,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is a temporary one of `write_atomically`, which a killed process leaves."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name) is not None
 
 
 def refuse_unwritable(path: Path, example: str) -> None:

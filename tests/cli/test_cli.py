@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from flexconv import __version__, cli, create_model, errors, from_pretrained, list_models, save_pretrained
 from flexconv.cli._resample import ResampledSeries
@@ -692,6 +693,44 @@ def test_resample_uses_the_original_pixels(call, photos):
     assert torch.equal(there, plain)
 
 
+TITLE = "\x1b]0;title\x07"  # sets the title of a terminal
+
+
+def test_control_characters_are_shown_and_not_obeyed(call, tmp_path):
+    for number, name in enumerate((f"cat{TITLE}", "dog\x9b31m\r\nmouse")):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for index in range(4):
+            pixels = np.full((8, 8), 100 * number + index, np.uint8)
+            Image.fromarray(pixels).save(folder / f"{index}.png")
+    (tmp_path / "photos.yaml").write_text(
+        "model: {name: flexnet3, widths: [3], generator_options: {hidden: 4}}\n"
+        "data: {path: photos, mode: gray}\nepochs: 1\nbatch_size: 6\n"
+    )
+    run = f"run{TITLE}[/b]"
+    broken = tmp_path / f"broken{TITLE}\udcff.png"
+    broken.write_bytes(b"?")
+    outcomes = [
+        call("train", "photos.yaml", "--device", "cpu", "--out", run),
+        call("eval", run, "--device", "cpu"),
+        call("eval", run, "--device", "cpu", "--json"),
+        call("predict", run, "photos", "--device", "cpu"),
+        call("predict", run, "photos", "--device", "cpu", "--json"),
+        call("predict", run, broken, "--device", "cpu"),
+        call("data", "show", "photos"),
+        call("train", TITLE),
+        call("train", "--resume", TITLE),
+        call("train", f"--{TITLE}"),
+    ]
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0, 0, 1, 0, 2, 2, 2]
+    for outcome in outcomes:
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", outcome.out + outcome.err)
+    assert r"cat\u001b]0;title\u0007" in outcomes[1].out
+    assert r"dog\u009b31m\u000d\u000amouse" in outcomes[1].out
+    assert [each["class"] for each in json.loads(outcomes[2].out)["classes"]] == sorted(os.listdir("photos"))
+    assert r"broken\u001b]0;title\u0007\udcff.png" in outcomes[5].err
+
+
 def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     RunFolder(tmp_path / "run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
@@ -784,12 +823,22 @@ def test_recalibration_augments_images_as_in_training(call, finished, tmp_path, 
         assert (test[1], train[1]) == (None, augment)
 
 
+@pytest.mark.parametrize("command", ["train", "fit"])
+@pytest.mark.parametrize("out", ["file", "file/run"])
+def test_out_must_not_be_a_file(call, finished, command, out):
+    Path("file").touch()
+    recipe = finished / {"train": "tiny.yaml", "fit": "fit.yaml"}[command]
+    assert_refused(call(command, recipe, "--out", out), rf"{out} cannot be a run folder.*file is a file")
+
+
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
         (("--to", "big"), "--to must be.*'big'"),
         (("--to", "0"), "--to must be.*'0'"),
         (("--to", "8x8x8"), "--to must be"),
+        (("--to", "100000000"), "--to 100000000×100000000 needs .* GiB.*smaller"),
+        (("--to", "9" * 5000), "--to must be"),
         (("--to", "16", "--crop", "soft"), "'soft'.*'taper'"),
         (("--to", "16", "--recalibrate", "-1"), "--recalibrate"),
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -77,7 +80,7 @@ def test_error_names_an_image_of_unknown_range(write_images, kind, name):
         data.load("folder", path=folder)
 
 
-def test_reads_every_pillow_format_and_ignores_other_files(write_images):
+def test_reads_all_image_formats_and_ignores_other_files(write_images):
     image = pytest.importorskip("PIL.Image")
     folder = write_images("pets", classes=("cat",))
     (folder / "dog").mkdir()
@@ -115,6 +118,61 @@ def test_notes_a_class_without_test_samples(write_images):
     (folder / "test" / "cat").mkdir()
     with pytest.raises(data.MissingDataError, match=r"test/cat: .*no samples"):
         data.load("folder", path=folder)
+
+
+def test_rejects_images_of_other_formats(write_images):
+    image = pytest.importorskip("PIL.Image")
+    folder = write_images("pets")
+    image.new("RGB", (6, 4)).save(folder / "cat" / "9.eps")  # ignored, as any other file
+    assert len(data.load("folder", path=folder).train) == 8
+    (folder / "cat" / "9.eps").rename(folder / "cat" / "9.png")  # Pillow would run Ghostscript
+    with pytest.raises(data.DamagedDataError, match=r"cat/9\.png: .*cannot be read"):
+        data.load("folder", path=folder)
+
+
+def test_error_names_an_image_with_too_many_pixels(tmp_path):
+    pytest.importorskip("PIL.Image")
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0)
+    (tmp_path / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b""))
+    with pytest.raises(data.DamagedDataError, match=r"huge\.png: .*too large.*900000000 pixels"):
+        data.read_image(tmp_path / "huge.png")
+
+
+def test_pipes_do_not_block(tmp_path):
+    for name in ("pipe.npz", "pipe.csv", "pipe.png"):
+        os.mkfifo(tmp_path / name)
+    for name in ("pipe.npz", "pipe.csv"):
+        with pytest.raises(data.DamagedDataError, match=rf"{name} is a device or a pipe"):
+            data.load(data.dataset_for(tmp_path / name), path=tmp_path / name)
+    with pytest.raises(data.DamagedDataError, match=r"pipe\.png is not a regular file"):
+        data.read_image(tmp_path / "pipe.png")
+
+
+@pytest.mark.parametrize("announced", [0, 20, 95])
+def test_rejects_recording_whose_header_announces_too_little(tmp_path, announced):
+    """As after a program that was killed before it could update the header."""
+    for word in ("no", "yes"):
+        for i in range(2):
+            published.write_wav(tmp_path / word / f"{i}.wav", np.full(100, -300 - i, "<i2"), rate=8000)
+    path = tmp_path / "no" / "1.wav"
+    content = bytearray(path.read_bytes())
+    content[40:44] = struct.pack("<I", 2 * announced)
+    path.write_bytes(content)
+    with pytest.raises(data.DamagedDataError, match=rf"no/1\.wav: .*announces {announced} samples"):
+        data.load("folder", path=tmp_path)
+
+
+def test_reads_recording_with_further_chunks(tmp_path):
+    for word in ("no", "yes"):
+        for i in range(5):
+            path = tmp_path / word / f"{i}.wav"
+            published.write_wav(path, np.full(100, 7, "<i2"), rate=8000)
+            path.write_bytes(path.read_bytes() + b"LIST" + struct.pack("<I", 3) + b"abc\0" + b"\0")
+    assert data.load("folder", path=tmp_path).train.inputs.shape[2] == 100
 
 
 def test_error_names_a_damaged_image(write_images):
@@ -274,6 +332,13 @@ def with_labels(*labels):
         (
             with_labels(0, 1) | {"labels": np.array([0, 1, -3, 1, 0, 1, 0, 1])},
             "label -3 of sample 2, expected 8 integers",
+        ),
+        *(
+            (
+                with_labels(0, 1) | {"labels": np.array([0, label, 0, 1, 0, 1, 0, 1], np.uint64)},
+                f"label {label} of sample 1",
+            )
+            for label in (2**64 - 100, 2**64 - 1, 2**63)
         ),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.zeros((4, 1), int)}, r"labels: int64 of shape \(4, 1\)"),
         ({"inputs": np.zeros((4, 8, 8)), "labels": np.arange(4)}, r"may be images or series; .*data\.layout=HW "),

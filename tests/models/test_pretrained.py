@@ -6,6 +6,7 @@ import copy
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 from dataclasses import replace
@@ -17,6 +18,7 @@ from torch import nn
 
 import flexconv
 from flexconv import at_resolution
+from flexconv.errors import ArgumentError
 from flexconv.models import (
     Inputs,
     ModelCard,
@@ -483,4 +485,70 @@ def test_num_classes_replaces_only_the_last_layer(tmp_path, scale):
 def test_rejects_wrong_inputs_entry(folder):
     change(folder, inputs={"scale": "much"})
     with pytest.raises(ValueError, match="inputs must have size, scale"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"classes": ["a", "b", "c"]}, "classes has 3 names.*10 classes"),
+        ({"std": [0.0]}, r"std must be positive; got \(0\.0,\)"),
+        ({"scale": -1}, "scale must be positive; got -1"),
+        ({"mean": [math.nan]}, "mean must be finite; got .nan"),
+        ({"mean": [0.1, 0.2]}, "one number per channel; got 2 and 1"),
+        ({"mean": [0.1, 0.2], "std": [1, 1]}, "of 2 channels, but the network has 1"),
+        ({"size": [8]}, r"size must have 2 numbers.*\(8,\)"),
+        ({"size": [8, 0]}, r"size must be .*\(8, 0\)"),
+        ({"rate": 0}, "rate must be .*got 0"),
+        ({"images": {"size": [8, 8], "steps": "pixels", "noise_steps": 10**12}}, "noise_steps .*got 1000000000000"),
+        ({"images": {"size": [8, 8], "steps": "pixels", "order_seed": -1}}, "order_seed .*got -1"),
+    ],
+)
+def test_rejects_impossible_inputs(tmp_path, wrong, message):
+    save_pretrained(from_pretrained("flexnet3-digits"), tmp_path)
+    change(tmp_path, inputs=entries(tmp_path)["inputs"] | wrong)
+    with pytest.raises(ArgumentError, match=message):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_rejects_weights_that_are_not_finite(folder, tmp_path, value):
+    model = from_pretrained(folder)
+    with torch.no_grad():
+        model.head.weight[0, 0] = value
+    with pytest.raises(ArgumentError, match=r"NaN or infinity in head\.weight"):
+        save_pretrained(model, tmp_path / "other")
+    change_weights(folder, lambda state: state["head.weight"].fill_(value))
+    with pytest.raises(ArgumentError, match=r"safetensors contains NaN or infinity in head\.weight"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"config": {"kernel_size": 10**9 + 1}}, "stem has 1000000001×1000000001 taps"),
+        ({"config": {"image_size": 10**9, "kernel_size": None}}, "stem has 1000000001×1000000001 taps"),
+        ({"resampled": [[[1e9, 1e9], "taper"]]}, "stem has .* taps"),
+        ({"resampled": [[[1, 1], "taper"]] * 101}, "101 entries"),
+        ({"config": {"generator_options": {"layers": 10**9}}}, "layers is 1000000000, but .* tensors"),
+    ],
+)
+def test_rejects_networks_that_no_machine_can_build(folder, changes, message):
+    config = entries(folder)["config"]
+    change(folder, **changes | {"config": config | changes.get("config", {})})
+    with pytest.raises(ArgumentError, match=message):
+        from_pretrained(folder)
+
+
+def test_weights_that_are_a_pipe_do_not_block(folder):
+    weights = folder / entries(folder)["weights"]
+    weights.unlink()
+    os.mkfifo(weights)
+    with pytest.raises(ArgumentError, match="not a regular file"):
+        from_pretrained(folder)
+
+
+def test_rejects_deeply_nested_config(folder):
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ArgumentError, match="not valid JSON"):
         from_pretrained(folder)

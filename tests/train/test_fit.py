@@ -182,6 +182,10 @@ def test_signal_saves_a_checkpoint(at_once, tmp_path, monkeypatch):
     with pytest.raises(Interrupted, match="SIGTERM"):
         fit(recipe(), tmp_path / "run")
     monkeypatch.setattr(fitting, "POINTS_AT_ONCE", points[3 - at_once])
+    RunFolder(tmp_path / "run").write_recipe(recipe(lr=0.5))
+    with pytest.raises(RunError, match=r"changed.*lr: .* → 0\.5"):
+        resume(tmp_path / "run")
+    RunFolder(tmp_path / "run").write_recipe(recipe())
     console = Console(file=io.StringIO(), width=200)
     assert resume(tmp_path / "run", console=console)["targets"] == whole["targets"]
     assert "resumed at step 1 of target 1 of 2" in console.file.getvalue()
@@ -189,7 +193,7 @@ def test_signal_saves_a_checkpoint(at_once, tmp_path, monkeypatch):
 
 
 def test_diverged_fit_has_no_errors(tmp_path):
-    results = fit(recipe("mlp", lr=1e30, steps=3), tmp_path / "run")
+    results = fit(recipe("mlp", lr=1e6, steps=20), tmp_path / "run")
     assert results["mean_mse"] is None
     assert results["targets"]["gabor-1"]["mse"] is None
     assert (tmp_path / "run/reconstructions/gabor-1.png").is_file()

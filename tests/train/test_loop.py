@@ -5,6 +5,7 @@ import math
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 
 from flexconv import data, from_pretrained, train
 from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, Score, loop, stopping
-from flexconv.train.checkpoint import checkpoints
+from flexconv.train.checkpoint import checkpoints, save_checkpoint
 
 from .tiny import tiny_recipe
 
@@ -175,7 +176,104 @@ def test_rejects_checkpoint_of_another_network(tmp_path, monkeypatch):
         with pytest.raises(Interrupted):
             train.train(tiny_recipe(), tmp_path)
     RunFolder(tmp_path).write_recipe(tiny_recipe(model={"name": "flexnet3", "widths": [4]}))
+    forget_recipe(tmp_path)
     with pytest.raises(CheckpointError, match=r"^.*checkpoints does not fit.*flexnet3.*$"):
+        train.resume(tmp_path)
+
+
+def forget_recipe(run):
+    """Make the newest checkpoint one of an older version, which did not save the recipe."""
+    path = checkpoints(run / "checkpoints")[-1]
+    state = train.load_checkpoint(path)
+    for name in ("recipe", "samples", "origin"):
+        del state[name]
+    save_checkpoint(path.parent, state["progress"]["step"], state)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A run that was stopped at step 7, in the second epoch."""
+    folder = tmp_path_factory.mktemp("runs") / "part"
+    with pytest.MonkeyPatch.context() as patch:
+        StopAt(patch, 7, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train.train(tiny_recipe(), folder)
+    return folder
+
+
+EDITS = [
+    ("optim.weight_decay: 0.0 → 0.5", {"optim": {"lr": 0.02, "kernel_norm": 1e-4, "weight_decay": 0.5}}),
+    ("optim.name: adam → sgd", {"optim": {"name": "sgd", "lr": 0.02, "kernel_norm": 1e-4}}),
+    ("batch_size: 200 → 100", {"batch_size": 100}),
+    ("seed: 5 → 6", {"seed": 6}),
+    ("epochs: 3 → 4", {"epochs": 4}),
+    ("data.validation: 0.2 → 0.4", {"data": {"name": "digits", "validation": 0.4, "augment": True}}),
+    ("data.resolution: None → 12", {"data": {"name": "digits", "validation": 0.2, "augment": True, "resolution": 12}}),
+    ("alias.weight: 0.1 → 0.2", {"alias": {"weight": 0.2}}),
+    ("alias.weight: 0.1 → .none", {"alias": None}),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), EDITS, ids=[text for text, _ in EDITS])
+def test_rejects_edited_recipe(interrupted, tmp_path, text, change):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    folder = RunFolder(tmp_path)
+    folder.write_recipe(tiny_recipe(**change))
+    with pytest.raises(RunError, match=rf"changed.*{text}"):
+        train.resume(tmp_path)
+    assert len(folder.read_machines()) == 1
+    folder.write_recipe(tiny_recipe())  # as the message advises
+    assert train.resume(tmp_path)["steps"] == 18
+
+
+def test_reports_and_records_permitted_changes(finished, interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    folder = RunFolder(tmp_path)
+    folder.write_recipe(tiny_recipe(checkpoint_seconds=5.0))
+    said = []
+    monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
+    train.resume(tmp_path, engine="eager")
+    assert any("checkpoint_seconds: 60.0 → 5.0" in text for text in said)
+    started, resumed = folder.read_machines()
+    assert "changed" not in started
+    assert resumed["resumed_at"] == 7
+    assert resumed["changed"] == ["engine: auto → eager", "checkpoint_seconds: 60.0 → 5.0"]
+    assert same(weights(tmp_path), weights(finished[0].path))
+
+
+def test_rejects_changed_data(interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    splits = data.load("digits", validation=0.2)
+    fewer = replace(splits, train=splits.train.rows(torch.arange(1000)))
+    monkeypatch.setattr(train.run, "load_data", lambda _: fewer)
+    with pytest.raises(RunError, match=r"data set was changed.*1,149 train.*1,000 train"):
+        train.resume(tmp_path)
+
+
+def test_old_checkpoint_without_recipe_is_accepted_with_a_note(finished, interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    forget_recipe(tmp_path)
+    said = []
+    monkeypatch.setattr(loop.Display, "say", lambda _, text: said.append(text))
+    train.resume(tmp_path)
+    assert any("does not contain its recipe" in text for text in said)
+    assert "older version" in RunFolder(tmp_path).read_machines()[-1]["note"]
+    assert same(weights(tmp_path), weights(finished[0].path))
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("momentum None → 0.9", {"optim": {"name": "sgd", "lr": 0.02}}),
+        ("weight_decay 0.0 → 0.5", {"optim": {"lr": 0.02, "weight_decay": 0.5}}),
+        ("lr 0.02 → 0.04", {"optim": {"lr": 0.04}}),
+    ],
+)
+def test_old_checkpoint_needs_the_same_optimizer(interrupted, tmp_path, text, change):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    forget_recipe(tmp_path)
+    RunFolder(tmp_path).write_recipe(tiny_recipe(**change))
+    with pytest.raises(RunError, match=rf"optimizer.*{text}"):
         train.resume(tmp_path)
 
 
@@ -204,6 +302,41 @@ def test_stops_at_the_step_whose_loss_is_not_finite(tmp_path, monkeypatch):
     assert all(torch.isfinite(value).all() for value in state["model"].values())
 
 
+def test_divergence_in_the_last_step_is_an_error(tmp_path):
+    changes = {
+        "data": {"name": "digits"},
+        "optim": {"lr": 1e6},
+        "schedule": {"name": "constant", "warmup_epochs": 0},
+        "alias": None,
+        "epochs": 1,
+        "batch_size": 5000,
+    }
+    with pytest.raises(DivergedError, match=r"test loss .*step 0 \(epoch 1\).*no checkpoint yet"):
+        train.train(tiny_recipe(**changes), tmp_path)
+    assert not RunFolder(tmp_path).finished
+    assert not RunFolder(tmp_path).weights.exists()
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_not_saved(tmp_path, monkeypatch):
+    step = loop.Trainer.step
+
+    def spoil(trainer, batch):
+        step(trainer, batch)
+        if trainer.progress.step == 6:
+            trainer.model.head.bias.data[2] = math.inf
+
+    monkeypatch.setattr(loop.Trainer, "step", spoil)
+    with pytest.raises(DivergedError, match=r"head\.bias is not finite at step 5 \(epoch 1\).*no checkpoint yet"):
+        train.train(tiny_recipe(epochs=1), tmp_path)
+    assert not checkpoints(tmp_path / "checkpoints")
+
+
+def test_epoch_with_infinite_validation_loss_is_not_selected(tmp_path, monkeypatch):
+    scores = iter([Score(math.nan, 0.9, 10), Score(1.0, 0.3, 10), Score(math.inf, 0.8, 10)])
+    monkeypatch.setattr(loop, "evaluate", lambda *_: next(scores))
+    assert train.train(tiny_recipe(), tmp_path, plots=False)["best"] == {"epoch": 2, "accuracy": 0.3, "loss": 1.0}
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_loss_updates_the_reported_sums(smoothing, compiled):
@@ -230,6 +363,38 @@ def test_rejects_second_process_in_a_folder(tmp_path):
     folder = RunFolder(tmp_path)
     with folder.locked(), pytest.raises(RunError, match="another process is training"):
         train.train(tiny_recipe(), tmp_path)
+
+
+def test_removes_what_killed_processes_left(interrupted, tmp_path):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    leftovers = [
+        "checkpoints/.step-000000008.ckpt.part",
+        f".results.json.{'0' * 32}.tmp",
+        f"weights/.config.json.{'a' * 32}.tmp",
+        f"source/weights/.config.json.{'b' * 32}.tmp",
+        "target/checkpoints/.step-000000008.ckpt.part",
+    ]
+    others = ["notes.tmp", ".mine.tmp", "checkpoints/mine.part"]
+    for name in (*leftovers, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"?")
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        (tmp_path / leftovers[0]).write_bytes(b"being written")
+        with pytest.raises(RunError, match="another process"):
+            train.resume(tmp_path)
+        assert (tmp_path / leftovers[0]).exists()
+    train.resume(tmp_path)
+    assert not any((tmp_path / name).exists() for name in leftovers)
+    assert all((tmp_path / name).exists() for name in others)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_run_whose_folder_is_deleted_ends_with_an_error(tmp_path, monkeypatch, seconds):
+    StopAt(monkeypatch, 3, lambda: shutil.rmtree(tmp_path / "run"))
+    with pytest.raises(RunError, match=r"run/recipe\.yaml was deleted"):
+        train.train(tiny_recipe(checkpoint_seconds=seconds), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_does_not_overwrite_a_run(finished):
@@ -357,9 +522,14 @@ def test_cross_resolution_resumes_between_its_two_runs(tmp_path):
     target = from_pretrained(tmp_path / "run" / "target" / "weights")
     assert target.stem.kernel_size == (17, 17)
     assert RunFolder(tmp_path / "run" / "target").read_recipe().data.resolution == 16
-    # killed after the source stage: continues with the target stage
+    # killed after the source stage: continues with the target stage, but not with another recipe
     (tmp_path / "run" / "results.json").unlink()
     (tmp_path / "run" / "target" / "results.json").unlink()
+    for change, text in (({"epochs": 3}, "epochs: 2 → 3"), ({"crop": "hard"}, "crop=taper; now .*crop=hard")):
+        RunFolder(tmp_path / "run").write_recipe(replace(recipe, **change))
+        with pytest.raises(RunError, match=text):
+            train.resume(tmp_path / "run")
+    RunFolder(tmp_path / "run").write_recipe(recipe)
     again = train.resume(tmp_path / "run")
     assert again["source"]["test_accuracy"] == results["source"]["test_accuracy"]
     assert again["target"]["test_accuracy"] == results["target"]["test_accuracy"]

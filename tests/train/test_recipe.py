@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from flexconv.errors import ArgumentError
 from flexconv.train import (
     AliasRecipe,
     CrossResolutionRecipe,
@@ -322,7 +323,7 @@ def test_recipes_are_immutable():
         ({"epochs": 0}, "epochs must be at least 1; got 0"),
         ({"batch_size": -1}, "batch_size must be at least 1; got -1"),
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
-        ({"optim": {"lr": -0.1}}, "optim.lr must be a finite number of at least 0; got -0.1"),
+        ({"optim": {"lr": -0.1}}, "optim.lr must be a number from 0 to 1e\\+06; got -0.1"),
         ({"optim": {"lr": ".nan"}}, "optim.lr must be"),
         ({"optim": {"clip": "inf"}}, "optim.clip must be positive; got inf"),
         ({"optim": {"clip": 0}}, "optim.clip must be positive; got 0"),
@@ -330,7 +331,13 @@ def test_recipes_are_immutable():
         ({"schedule": {"warmup_epochs": -1}}, "schedule.warmup_epochs must be"),
         ({"alias": {"method": "per_filtr"}}, "alias.method 'per_filtr'.*did you mean 'per_filter'"),
         ({"alias": {"formula": "papers"}}, "alias.formula 'papers'.*did you mean 'paper'"),
-        ({"alias": {"weight": -1}}, "alias.weight must be a finite number of at least 0; got -1"),
+        ({"alias": {"weight": -1}}, "alias.weight must be a number from 0 to 1e\\+06; got -1"),
+        ({"alias": {"weight": 1e30}}, "alias.weight .*got 1e\\+30"),
+        ({"optim": {"lr": 1e38}}, "optim.lr .*got 1e\\+38"),
+        ({"optim": {"lr": float("nan")}}, "optim.lr .*got nan"),
+        ({"schedule": {"warmup_epochs": 1e308}}, "schedule.warmup_epochs .*got 1e\\+308"),
+        ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds .*got nan"),
+        ({"checkpoint_seconds": -5}, "checkpoint_seconds .*got -5"),
         ({"alias": {"cutoff": 0}}, "alias.cutoff must be positive; got 0"),
         ({"seed": 10**30}, r"seed must be at least 0 and below 2\*\*63; got 10"),
         ({"kind": ["classify"]}, r"unknown kind of recipe \['classify'\]"),
@@ -444,3 +451,34 @@ def test_another_model_keeps_the_parametrization_unless_it_is_trained():
         assert "parametrization" not in merge({"model": base}, {"model": changes})["model"]
     trained = merge(changed, {"model": {"pretrained": True}})
     assert trained == {"model": {"name": "flextcn2", "pretrained": True}}
+
+
+BOMB = "\n".join(f"  x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9) if i else 'lol'}]" for i in range(12))
+MERGED = "\n".join(f"  x{i}: &x{i} {{<<: [{', '.join([f'*x{i - 1}'] * 9)}]}}" for i in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"data:\n  name: digits\n  options:\n{BOMB.replace('  x', '    x')}", "more than 100,000 values"),
+        (f"model:\n  x0: &x0 {{a: 1}}\n{MERGED}", "more than 100,000 values"),
+        ("data: &a {name: digits, options: *a}", "contains itself"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("seed: 0x" + "f" * 5000, "number of 5,002 digits"),
+    ],
+)
+def test_rejects_yaml_that_expands_without_end(tmp_path, text, message):
+    (tmp_path / "bomb.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=rf"^bomb\.yaml is not a recipe: .*{message}"):
+        load_recipe(tmp_path / "bomb.yaml")
+    override = "data.options={" + ", ".join(line.strip() for line in BOMB.splitlines()) + "}"
+    with pytest.raises(ArgumentError, match="more than 100,000 values"):
+        load_recipe("digits", [override])
+
+
+def test_recipes_may_use_aliases(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "base: digits\nmodel: &m {widths: [3]}\nvariants: {a: {model: {<<: *m, dropout: 0.5}}}"
+    )
+    recipe = load_recipe(f"{tmp_path}/mine.yaml/a")
+    assert (recipe.model.options["widths"], recipe.model.options["dropout"]) == ([3], 0.5)

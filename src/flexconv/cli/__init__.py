@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
+from .._text import printable
 from .._version import __version__
 from ..errors import ArgumentError
 from . import _common
@@ -88,6 +89,6 @@ def main() -> NoReturn:
     """The entry point `flexconv`."""
     set_up_threads()
     warnings.formatwarning = lambda message, *_: (
-        f"warning: {message}\n"
+        f"warning: {printable(str(message))}\n"
     )  # a user of the command has no use for the line of code
     sys.exit(run())

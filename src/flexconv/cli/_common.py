@@ -24,6 +24,7 @@ except ImportError as error:
     raise SystemExit(str(MissingPackageError(f"the flexconv command needs {error.name}", extra="train"))) from error
 
 from .._arguments import unknown_name
+from .._text import printable
 from ._complete import complete
 from ._hints import recipe_hint
 
@@ -101,22 +102,24 @@ class App(typer.Typer):
 
 
 def say(text: str) -> None:
-    """Print text as it is, without markup or wrapping."""
-    console.print(text, highlight=False, markup=False)
+    """Print text without markup or wrapping. Control characters in it are shown, see `printable`."""
+    console.print(printable(text), highlight=False, markup=False)
 
 
 def note(text: str) -> None:
     """Print a remark on stderr, so that it does not mix with results that another program reads."""
-    errors.print(text, highlight=False, markup=False)
+    errors.print(printable(text), highlight=False, markup=False)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Print rows under titles, with the columns named in `right` aligned right. Wraps lines only in a terminal."""
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if title in right else "left", no_wrap=number == 0)
+        table.add_column(
+            Text(printable(title, one_line=True)), justify="right" if title in right else "left", no_wrap=number == 0
+        )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell, one_line=True)) for cell in row))
     paper = Console(file=io.StringIO(), width=console.width if console.is_terminal else WIDE, emoji=False)
     with paper.capture() as drawn:
         paper.print(table, highlight=False, markup=False)
@@ -224,4 +227,4 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _print_error(text: str, *, red: bool = False) -> None:
-    errors.print(text, style="red" if red else None, highlight=False, markup=False)
+    errors.print(printable(text), style="red" if red else None, highlight=False, markup=False)

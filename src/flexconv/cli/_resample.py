@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +49,7 @@ def resample(
     network, recipe, splits = load_with_data(model, data, root, options)
     before = splits.train.sample_shape[1:]
     after = sizes(to, len(before), "--to")
+    _check_memory(network, splits, after)
     ratios = [new / old for new, old in zip(after, before, strict=True)]
     equal_lengths = splits.train.lengths is None
     if recalibrate and not equal_lengths:
@@ -70,6 +73,26 @@ def resample(
     print_table(titles, rows, right=titles)
     if splits.note:
         say(f"note: {splits.note}")
+
+
+def _check_memory(network: Model, splits: DataSplits, size: tuple[int, ...]) -> None:
+    """Raise an error for a size at which the test set or a kernel exceeds the memory of this machine."""
+    from ..nn import FlexConvNd
+
+    channels, *before = splits.train.sample_shape
+    growth = math.prod(new / old for new, old in zip(size, before, strict=True))
+    samples = len(part_of(splits, "test")) if len(size) == 2 else 1  # series are resampled batch by batch
+    largest = samples * channels * math.prod(size)
+    for layer in network.modules():
+        if isinstance(layer, FlexConvNd):
+            pairs = layer.out_channels * layer.in_channels // layer.groups
+            largest = max(largest, pairs * math.prod(layer.kernel_size) * growth)
+    needed, available = 4 * largest, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        raise ArgumentError(
+            f"--to {'×'.join(map(str, size))} needs {needed / 2**30:,.0f} GiB of memory, and this machine has "
+            f"{available / 2**30:,.0f}: choose a smaller size"
+        )
 
 
 def _say_what_to_expect(
@@ -100,7 +123,7 @@ def _say_what_to_expect(
 def sizes(text: str, axes: int, option: str) -> tuple[int, ...]:
     """Parse the value of an option, such as 64 or 48x64, into one number per axis."""
     parts = text.lower().replace("×", "x").split("x")
-    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts) or len(parts) not in (1, axes):
         per_axis = " or one per axis such as 48x64" if axes > 1 else ""
         raise ArgumentError(f"{option} must be a number of samples such as 64{per_axis}; got {text!r}")
     return tuple(int(part) for part in parts) * (axes if len(parts) == 1 else 1)

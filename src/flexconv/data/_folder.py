@@ -1,9 +1,9 @@
 """Your own images or recordings, with one folder per class.
 
 The layout is PATH/train/CLASS/*.png, PATH/test/CLASS/*.png and, optionally, PATH/validation/… or PATH/val/…, in upper
-or lower case. The layout PATH/CLASS/*.png also works; a fixed fifth of the samples becomes the test set. Images may
-have any format that Pillow reads. Recordings are *.wav files with 16 bits. Other files, and names that start with a
-dot, are ignored.
+or lower case. The layout PATH/CLASS/*.png also works; a fixed fifth of the samples becomes the test set. Images may be
+PNG, JPEG, GIF, TIFF, WebP, BMP, PPM or TGA files. Recordings are *.wav files with 16 bits. Other files, and names that
+start with a dot, are ignored.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _members(folder: Path) -> list[Path]:
         found = ", ".join(sorted({p.suffix or p.name for p in files})[:5])
         raise MissingDataError(
             f"{folder}: this class has no samples; the folder {f'contains {found}' if found else 'is empty'}, expected "
-            "images that Pillow can read, such as .png, or .wav files"
+            "images such as .png, or .wav files"
         )
     return members
 

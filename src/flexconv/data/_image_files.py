@@ -12,34 +12,48 @@ import torch
 from ..errors import MissingPackageError
 from ._files import DamagedDataError
 
-UNREADABLE_FORMATS = ("BUFR", "GRIB", "HDF5", "MPEG", "PALM", "PDF")  # formats that Pillow identifies but cannot decode
+#: Formats that are read, as Pillow names them. Others may start programs, such as Ghostscript for EPS.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 SIXTEEN_BIT_FORMATS = ("PNG", "PPM")  # formats with at most 16 bits, for which Pillow may use 32
 
 
 @functools.cache
 def image_suffixes() -> frozenset[str]:
-    """File name extensions that this installation of Pillow can read, such as ".png"."""
+    """File name extensions of the image formats that are read, such as ".png"."""
     known = import_pillow().registered_extensions()
-    return frozenset(suffix for suffix, kind in known.items() if kind not in UNREADABLE_FORMATS)
+    return frozenset(suffix for suffix, kind in known.items() if kind in FORMATS)
 
 
 def read_image(path: Path, *, mode: str = "RGB") -> torch.Tensor:
     """Read an image → [C, H, W] uint8; `mode` is "RGB" or "L" (gray).
 
-    Of an animation, the first frame is read. 16-bit images are reduced to 8 bits.
+    The content of the file must have one of the `FORMATS`, whatever its name. Of an animation, the first frame is read.
+    16-bit images are reduced to 8 bits.
     """
     image_module = import_pillow()
+    if path.exists() and not path.is_file():
+        raise DamagedDataError(f"{path} is not a regular file, expected an image")
     try:
-        with image_module.open(path) as image:
+        with image_module.open(path, formats=_available_formats()) as image:
             image.load()
             if image.mode.startswith(("I", "F")):
                 image = image_module.fromarray(_eight_bits(image, path))
             pixels = np.array(image.convert(mode))
-    except DamagedDataError:
+    except (DamagedDataError, FileNotFoundError, MemoryError):
         raise
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+    except image_module.DecompressionBombError as error:
+        raise DamagedDataError(f"{path}: the image is too large: {error}; reduce its size") from error
+    except Exception as error:  # its decoders raise errors of any kind for damaged files
         raise DamagedDataError(f"{path}: the image cannot be read: {error}") from error
     return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None]).permute(2, 0, 1).contiguous()
+
+
+@functools.cache
+def _available_formats() -> tuple[str, ...]:
+    """The formats that this installation of Pillow can read."""
+    image_module = import_pillow()
+    image_module.init()
+    return tuple(name for name in FORMATS if name in image_module.OPEN)
 
 
 def _eight_bits(image: Any, path: Path) -> np.ndarray:

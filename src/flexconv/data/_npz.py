@@ -123,9 +123,11 @@ def _checked_labels(arrays: dict[str, np.ndarray], part: str, count: int, file: 
         raise DamagedDataError(f"{where}: missing, {expected}")
     if labels.shape != (count,) or labels.dtype.kind not in "iuSU":
         raise DamagedDataError(f"{where}: {labels.dtype} of shape {labels.shape}, {expected}")
-    if labels.dtype.kind in "iu" and labels.min() < 0:
-        row = int(labels.argmin())
-        raise DamagedDataError(f"{where}: label {labels[row]} of sample {row}, {expected}")
+    if labels.dtype.kind in "iu":
+        wrong = (labels < 0) | (labels > np.iinfo(np.int64).max)  # the second would wrap around to negative labels
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise DamagedDataError(f"{where}: label {labels[row]} of sample {row}, {expected} and below 2**63")
     if labels.dtype.kind != arrays["train_labels"].dtype.kind:
         raise DamagedDataError(f"{where}: {labels.dtype}, but train_labels are {arrays['train_labels'].dtype}")
     return labels

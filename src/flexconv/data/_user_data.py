@@ -50,6 +50,8 @@ def find(path: str | os.PathLike[str], root: Path, *, option: str = "path") -> P
     places = [Path(path).expanduser(), root / path]
     for place in places:
         if place.exists():
+            if not (place.is_file() or place.is_dir()):
+                raise DamagedDataError(f"{place} is a device or a pipe, expected a file or a folder")
             return place
     if places[0].is_absolute():
         raise MissingDataError(f"{places[0]} does not exist")

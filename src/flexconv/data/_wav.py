@@ -29,4 +29,20 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
         raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16; save the file as 16-bit PCM")
     if len(raw) != 2 * channels * frames:
         raise DamagedDataError(f"{path}: truncated, {len(raw) // (2 * channels):,} of {frames:,} samples")
+    _check_end(path, frames)
     return np.frombuffer(raw, "<i2").reshape(-1, channels).T, rate
+
+
+def _check_end(path: Path, frames: int) -> None:
+    """Raise an error if something follows the samples that is no chunk: the header then announces too few of them."""
+    content = path.read_bytes()
+    position, names = 12, []  # after the header of the file
+    while position + 8 <= len(content):
+        name, length = content[position : position + 4], int.from_bytes(content[position + 4 : position + 8], "little")
+        if b"data" in names and (not all(32 <= byte < 127 for byte in name) or position + 8 + length > len(content)):
+            rest = len(content) - position
+            raise DamagedDataError(
+                f"{path}: the header announces {frames:,} samples, but {rest:,} more bytes follow; save the file again"
+            )
+        names.append(name)
+        position += 8 + length + length % 2  # chunks are padded to an even length

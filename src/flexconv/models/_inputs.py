@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._arguments import unknown_name
+from .._arguments import as_int, unknown_name
 from .._context import exporting
 from ..audio import N_MFCC, channelwise_mfcc
-from ..errors import ArgumentError
+from ..errors import ArgumentError, FlexConvError
 
 STEPS = ("pixels", "rows")
+LONGEST = 2**31  # samples per axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,12 @@ class ImageSeries:
     def __post_init__(self) -> None:
         if self.steps not in STEPS:
             unknown_name("steps", self.steps, STEPS)
+        if len(self.size) != 2 or not all(_is_between(size, 1, LONGEST) for size in self.size):
+            raise ArgumentError(f"images.size must be (height, width); got {self.size}")
+        for name, most in (("order_seed", 2**32 - 1), ("noise_seed", 2**32 - 1), ("noise_steps", LONGEST)):
+            value = getattr(self, name)
+            if not _is_between(value, 0, most) and not (name == "order_seed" and value is None):
+                raise ArgumentError(f"images.{name} must be an integer from 0 to {most}; got {value!r}")
 
     def series(self, images: torch.Tensor) -> torch.Tensor:
         """Images [batch, C, *size] → series, without the noise."""
@@ -85,6 +93,35 @@ class Inputs:
     varying: bool | None = None
     images: ImageSeries | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.size) not in (1, 2) or not all(_is_between(size, 1, LONGEST) for size in self.size):
+            raise ArgumentError(f"inputs.size must be (length,) or (height, width); got {self.size}")
+        for name, values in (("scale", (self.scale,)), ("std", self.std)):
+            if not all(math.isfinite(value) and value > 0 for value in values):
+                raise ArgumentError(f"inputs.{name} must be positive; got {getattr(self, name)}")
+        if not all(map(math.isfinite, self.mean)):
+            raise ArgumentError(f"inputs.mean must be finite; got {self.mean}")
+        if not len(self.mean) == len(self.std) > 0:
+            raise ArgumentError(
+                f"inputs.mean and inputs.std must have one number per channel; got {len(self.mean)} and {len(self.std)}"
+            )
+        for name, rate in (("mfcc_rate", self.mfcc_rate), ("rate", self.rate)):
+            if rate is not None and rate < 1:
+                raise ArgumentError(f"inputs.{name} must be a sampling rate in Hz; got {rate}")
+
+    def check_fits(self, *, channels: int, num_classes: int, dims: int) -> None:
+        """Raise an error unless these are the inputs of a network with so many channels, classes and axes."""
+        if len(self.classes) != num_classes:
+            raise ArgumentError(
+                f"inputs.classes has {len(self.classes)} names, but the network has {num_classes} classes"
+            )
+        if len(self.mean) != channels:
+            raise ArgumentError(
+                f"inputs.mean and inputs.std are of {len(self.mean)} channels, but the network has {channels}"
+            )
+        if len(self.size) != dims:
+            raise ArgumentError(f"inputs.size must have {dims} numbers, one per axis of the network; got {self.size}")
+
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
         """Raw samples → the input of the network, in float32.
 
@@ -126,7 +163,7 @@ class Inputs:
 
     @classmethod
     def read(cls, entries: Mapping[str, Any]) -> Inputs:
-        """The inverse of `plain`. Raises a ValueError if an entry is missing or not a number."""
+        """The inverse of `plain`. Raises an error if an entry is missing or impossible."""
         try:
             mfcc_rate, rate, varying, images = map(entries.get, ("mfcc_rate", "rate", "varying", "images"))
             return cls(
@@ -141,5 +178,12 @@ class Inputs:
                 varying=None if varying is None else bool(varying),
                 images=None if images is None else ImageSeries(**{**images, "size": tuple(images["size"])}),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except FlexConvError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ArgumentError(f"inputs must have size, scale, mean, std and classes; got {entries}") from error
+
+
+def _is_between(value: object, least: int, most: int) -> bool:
+    number = as_int(value)
+    return number is not None and least <= number <= most

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -34,6 +35,8 @@ from ._skeleton import SkipInitialization
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json
+MOST_TAPS = 2**28  # of a kernel in a file
+MOST_RESAMPLINGS = 100
 
 _WEIGHTS = re.compile(r"[\w-][\w.-]*\.safetensors")  # a plain file name: never a path out of the folder
 _ENTRIES = {
@@ -63,10 +66,8 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
     if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
         raise ArgumentError(f"{_some(empty)} are on the meta device, so there are no weights to save")
     _check_against_config(model)
-    if model.inputs is not None and len(model.inputs.classes) != model.num_classes:
-        raise ArgumentError(
-            f"inputs.classes has {len(model.inputs.classes)} names, but the network has {model.num_classes} classes"
-        )
+    _check_inputs(model)
+    _check_finite("the model", model.state_dict())
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
@@ -94,6 +95,17 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
         raise
     if stale is not None:
         stale.unlink(missing_ok=True)
+
+
+def _check_inputs(model: Model) -> None:
+    if model.inputs is not None:
+        model.inputs.check_fits(channels=model.in_channels, num_classes=model.num_classes, dims=model.dims)
+
+
+def _check_finite(where: str, state: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ArgumentError(f"{where} contains NaN or infinity in {name}: its network cannot be used")
 
 
 def _check_against_config(model: Model) -> None:
@@ -165,10 +177,12 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
             f"{file} and {folder.parent / INDEX} state different SHA-256 sums for the weights of {folder.name}: "
             f"install the files again"
         )
-    model = _build(file, entries)
     weights = folder / entries["weights"]
     state = _read_weights(weights, entries["sha256"], file)
+    _check_depth(file, entries["config"], len(state))
+    model = _build(file, entries)
     _compare_shapes(str(weights), model, state)
+    _check_finite(str(weights), state)
     if num_classes is not None:
         model, state = _for_other_classes(model, state, num_classes)
     model.load_state_dict(state, assign=True)
@@ -219,7 +233,7 @@ def _find(folder_or_name: str | os.PathLike[str]) -> tuple[Path, str | None]:
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         entries = json.loads(file.read_text("utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise ArgumentError(f"{file} must hold a JSON object; got {type(entries).__name__}")
@@ -240,6 +254,15 @@ def _read_config(file: Path) -> dict[str, Any]:
     return entries
 
 
+def _check_depth(file: Path, config: Mapping[str, Any], tensors: int) -> None:
+    """Refuse a network with more layers than there are tensors, which could take hours to build."""
+    options = config.get("generator_options")
+    found = {"depth": config.get("depth"), "layers": options.get("layers") if isinstance(options, dict) else None}
+    for name, value in found.items():
+        if isinstance(value, int) and value > max(tensors, 8):
+            raise ArgumentError(f"{file}: {name} is {value}, but the weights have {tensors} tensors only")
+
+
 def _build(file: Path, entries: Mapping[str, Any]) -> Model:
     """The network on the meta device: nothing is initialized or allocated."""
     try:
@@ -253,15 +276,33 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
         config = {"parametrization": "paper"} | entries["config"]  # older versions knew no other
         with SkipInitialization():
             model = kind(**config, device="meta")
-        model = _resample(model, entries["resampled"])
+        _check_taps(model)
+        if len(entries["resampled"]) > MOST_RESAMPLINGS:
+            raise ArgumentError(
+                f"resampled has {len(entries['resampled'])} entries, at most {MOST_RESAMPLINGS} are read"
+            )
+        for each in entries["resampled"]:
+            model = _resample(model, [each])
+            _check_taps(model)
         if (inputs := entries.get("inputs")) is not None:  # networks saved by older versions have none
             model.inputs = Inputs.read(inputs)
+            _check_inputs(model)
         return model
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
 
 
+def _check_taps(model: Model) -> None:
+    """Refuse kernels that no machine can sample."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, FlexConvNd) and math.prod(layer.kernel_size) > MOST_TAPS:
+            size = "×".join(map(str, layer.kernel_size))
+            raise ArgumentError(f"the kernel of {name} has {size} taps, more than {MOST_TAPS:,}: kernel_size is wrong")
+
+
 def _read_weights(file: Path, digest: str, config: Path) -> dict[str, torch.Tensor]:
+    if file.exists() and not file.is_file():
+        raise ArgumentError(f"{file} is not a regular file: {config} names it as the weights file")
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:

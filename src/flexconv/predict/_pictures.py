@@ -1,4 +1,4 @@
-"""Pictures: any format that Pillow reads."""
+"""Pictures in files."""
 
 from __future__ import annotations
 

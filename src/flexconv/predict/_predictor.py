@@ -56,7 +56,7 @@ class Predictor:
 
     Files are prepared as the training data were, by the `inputs` of the network:
 
-    - Pictures of any format that Pillow reads, in color or gray as the network needs them, and of any size.
+    - Pictures (PNG, JPEG, GIF, TIFF, WebP, BMP, PPM, TGA), in color or gray as the network needs them, and of any size.
     - Recordings are 16-bit .wav files. Recordings longer than the training samples are divided into chunks of their
       length, and the probabilities of the chunks are averaged. Shorter ones are padded with silence, unless the
       training recordings had different lengths.

@@ -35,6 +35,8 @@ from ..errors import ArgumentError, ArgumentTypeError, MissingFileError, Missing
 from .recipe import KINDS, RETIRED, AnyRecipe, DataRecipe, ModelRecipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
+MOST_VALUES = 100_000  # of a recipe
+LONGEST_NUMBER = 100  # digits
 _FILE = re.compile(r"(?P<file>.+\.ya?ml)(?:/(?P<variant>.+))?")
 
 
@@ -218,19 +220,58 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path.name} is not UTF-8 text: {error}") from error
-    content = _parse(text, path.name)
+    return parse_recipe(text, path.name)
+
+
+def parse_recipe(text: str, what: str) -> dict[str, Any]:
+    """Parse the text of a recipe file. `what` names it in messages."""
+    content = _parse(text, what)
     if not isinstance(content, dict):
-        raise ArgumentError(f"{path.name} must be a mapping of recipe keys; got {type(content).__name__}")
+        raise ArgumentError(f"{what} must be a mapping of recipe keys; got {type(content).__name__}")
     return dict(content)
 
 
 @functools.lru_cache(maxsize=128)
 def _parse(text: str, what: str) -> Any:
     """Parse YAML. Cached, because parsing is slow and bases are read often: do not modify the result."""
+    yaml = import_yaml()
     try:
-        return import_yaml().safe_load(text)
-    except (import_yaml().YAMLError, ValueError, AttributeError) as error:  # the last two: a date in month 13
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _expanded_size(node, what, {})
+        return None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # the last two: a date in month 13
+        if isinstance(error, ArgumentError):
+            raise
         raise ArgumentError(f"{what} is not YAML: {_one_line(error)}") from error
+    except RecursionError as error:
+        raise ArgumentError(f"{what} is not a recipe: it is nested too deeply") from error
+
+
+def _expanded_size(node: Any, what: str, sizes: dict[int, int]) -> int:
+    """Return the number of values of a YAML node, with aliases counted each time that they are used.
+
+    Raises an error if there are too many: aliases of aliases can make a few lines as large as memory. `sizes` contains
+    the nodes that were counted before.
+    """
+    if id(node) in sizes:
+        if sizes[id(node)] == 0:
+            raise ArgumentError(f"{what} is not a recipe: a value contains itself")
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    value = getattr(node, "value", None)
+    if isinstance(value, str) and node.tag.endswith(":int") and len(value) > LONGEST_NUMBER:
+        raise ArgumentError(f"{what} is not a recipe: it contains a number of {len(value):,} digits")
+    parts = (
+        [part for item in value for part in (item if isinstance(item, tuple) else (item,))]
+        if isinstance(value, list)
+        else []
+    )
+    size = 1 + sum(_expanded_size(part, what, sizes) for part in parts)
+    if size > MOST_VALUES:
+        raise ArgumentError(f"{what} is not a recipe: it has more than {MOST_VALUES:,} values")
+    sizes[id(node)] = size
+    return size
 
 
 def parse_override(text: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,12 @@ class CheckpointError(UsageError):
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `state` (tensors, numbers, strings, lists, dicts) as the checkpoint of `step`. Keeps the last two."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     path = folder / f"step-{step:09d}.ckpt"
-    partial = folder / f".{path.name}.part"
+    partial = folder / f".{path.name}.part"  # see `is_partial`
     try:
         with partial.open("wb") as file:
             file.write(MAGIC + hashlib.sha256(content).digest())
@@ -89,7 +90,17 @@ def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoint files of a run, oldest first."""
-    return sorted(folder.glob("step-*.ckpt"))
+    return sorted(path for path in folder.glob("step-*.ckpt") if path.is_file())
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file is a checkpoint that was not completely written, which a killed process leaves."""
+    return re.fullmatch(r"\.step-\d+\.ckpt\.part", path.name) is not None
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the number of steps before a checkpoint."""
+    return int(path.stem.removeprefix("step-"))
 
 
 def _flush_folder(folder: Path) -> None:

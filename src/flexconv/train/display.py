@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .._text import printable
+
 SECONDS_WITHOUT_A_LINE = 60.0
 
 
@@ -40,9 +42,9 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line, in which rich's markup counts. Control characters are shown, see `printable`."""
         if self.console is not None:
-            self.console.print(text, highlight=False)
+            self.console.print(printable(text), highlight=False)
             self._said_at = time.monotonic()
 
     def step(self, step: int, *, loss: float, accuracy: float, sizes: Mapping[str, Sequence[int]]) -> None:

@@ -24,16 +24,18 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from .._arguments import unknown_name
+from .._text import printable
 from ..data import import_pillow
 from ..errors import ArgumentTypeError
 from ..nn.kernels import GENERATORS, KernelGenerator
 from ._machine import choose_device, machine, now
 from .checkpoint import newest_checkpoint, save_checkpoint
 from .fit_group import FitGroup
-from .folder import RunError, RunFolder
+from .folder import RunFolder, compare_recipes, recipe_text
 from .recipe import FitRecipe
 from .stopping import Interrupted, stop_on_signal
 from .targets import Targets, load_targets
@@ -53,7 +55,7 @@ def fit(
     if not isinstance(recipe, FitRecipe):
         raise ArgumentTypeError(f"fit needs a recipe of kind fit; got {type(recipe).__name__}")
     folder = RunFolder(out)
-    _refuse_used(folder)
+    folder.refuse_used("fit")
     return run_fit(recipe, folder, device, console, new=True)
 
 
@@ -64,12 +66,11 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
     make = generator_maker(recipe, targets)
     with folder.locked():
         if new:
-            _refuse_used(folder)  # another process may have taken it since
+            folder.refuse_used("fit")  # another process may have taken it since
         folder.write_recipe(recipe)
-        folder.append_machine({"started": now(), **machine(place)})
         parameters = sum(p.numel() for p in make(0).parameters())
         if console is not None:
-            console.print(f"run folder: {folder.path}", highlight=False, markup=False)
+            console.print(printable(f"run folder: {folder.path}"), highlight=False, markup=False)
             size = " × ".join(map(str, targets.values.shape[:1:-1]))
             console.print(
                 f"{recipe.model.name} ({parameters:,} parameters) fitted to {len(targets.names)} targets of {size}, "
@@ -88,17 +89,12 @@ def run_fit(recipe: FitRecipe, folder: RunFolder, device: str, console: Console 
             **folder.all_machines(),
             "finished": now(),
         }
+        folder.check_present()
         folder.write_results(results)
     if console is not None:
         mean = "  ".join(f"{name} {value:.6g}" for name, value in results.items() if name.startswith("mean_") and value)
         console.print(f"{mean or 'some errors are not finite'}  ({work.seconds:.0f} s)", highlight=False)
     return results
-
-
-def _refuse_used(folder: RunFolder) -> None:
-    if folder.exists:
-        again = f"resume it (flexconv fit --resume {folder.path}), or choose another folder"
-        raise RunError(f"{folder.path} already contains a run: {again}")
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -119,6 +115,7 @@ class _Fit:
         self.errors: list[dict[str, Any]] = []  # the latest errors of every target so far
         self._start = 0  # number of the first target in the group
         self._step = self._metrics_bytes = 0
+        self._changed: list[str] = []  # differences between the recipe and that of the checkpoint
         self._earlier = 0.0  # seconds of earlier sessions
         self._pictures = folder.path / "reconstructions"
 
@@ -131,6 +128,8 @@ class _Fit:
         """Fit all targets. `make(number)` returns a new generator for a target."""
         self._began = self._saved_at = time.monotonic()
         saved = self._resume()
+        changed = {"changed": self._changed} if self._changed else {}
+        self.folder.append_machine({"started": now(), **machine(self.device), **changed})
         self._pictures.mkdir(exist_ok=True)
         count, points = len(self.targets.names), self.targets.values[0, 0].numel()
         size = min(count, max(1, POINTS_AT_ONCE // points))
@@ -174,6 +173,7 @@ class _Fit:
             self.console.print(f"{which} of {count}, step {self._step} of {self.recipe.steps}", highlight=False)
 
     def _record(self, group: FitGroup) -> None:
+        self.folder.check_present()
         self.errors[self._start :] = [_errors(*pair, pictures=self.targets.pictures) for pair in group.errors()]
         for name, error in zip(self.targets.names[self._start :], self.errors[self._start :], strict=False):
             self._metrics_bytes = self.folder.append_metrics({"target": name, "step": self._step, **error})
@@ -184,6 +184,7 @@ class _Fit:
             _save_png(output, self.targets.values[index], path, self.targets.pictures)
 
     def _save(self, group: FitGroup) -> None:
+        self.folder.check_present()
         state = {
             **group.state(),
             "start": self._start,
@@ -192,15 +193,24 @@ class _Fit:
             "errors": self.errors,
             "seconds": self.seconds,
             "metrics_bytes": self._metrics_bytes,
+            "recipe": recipe_text(self.recipe),
         }
         save_checkpoint(self.folder.checkpoints, self._start * self.recipe.steps + self._step, state)
         self._saved_at = time.monotonic()
 
     def _resume(self) -> dict[str, Any] | None:
         """Load the newest checkpoint and return it, or None."""
-        say = (lambda _: None) if self.console is None else functools.partial(self.console.print, highlight=False)
+
+        def say(text: str) -> None:
+            if self.console is not None:
+                self.console.print(printable(text), highlight=False)
+
         saved = newest_checkpoint(self.folder.checkpoints, say)
         if saved is not None:
+            if "recipe" in saved:  # older versions did not save it
+                self._changed = compare_recipes(self.recipe, saved["recipe"], self.folder.checkpoints)
+            for change in self._changed:
+                say(escape(f"changed since the last checkpoint: {change}"))
             self._start, self._step, self.errors = saved["start"], saved["step"], saved["errors"]
             self._earlier, self._metrics_bytes = saved["seconds"], saved["metrics_bytes"]
             say(f"resumed at step {self._step} of target {self._start + 1} of {len(self.targets.names)}")

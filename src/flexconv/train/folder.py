@@ -20,10 +20,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import is_temporary, write_atomically
 from ..errors import FlexConvError, RunError
-from ._read import _read, build_recipe, import_yaml, plain
+from ._read import _read, build_recipe, import_yaml, parse_recipe, plain
+from .checkpoint import is_partial
 from .recipe import AnyRecipe
+
+#: Keys of a recipe that do not change what a run computes. `data.options.path` is that of data that was moved.
+CHANGEABLE = ("about", "engine", "checkpoint_seconds", "root", "data.root", "data.options.path")
+
+
+STAGES = ("source", "target")  # subfolders of a cross-resolution run, each of which is a run
 
 
 class RunFolder:
@@ -48,10 +55,22 @@ class RunFolder:
     def finished(self) -> bool:
         return self.results.is_file()
 
+    def refuse_used(self, command: str) -> None:
+        """Raise an error unless the folder can be used for a new run of `flexconv train` or `flexconv fit`."""
+        if self.exists:
+            raise RunError(
+                f"{self.path} already contains a run: resume it (flexconv {command} --resume {self.path}), or choose "
+                f"another folder"
+            )
+        for place in (self.path, *self.path.parents):
+            if place.exists():
+                if not place.is_dir():
+                    raise RunError(f"{self.path} cannot be a run folder, because {place} is a file: choose another one")
+                break
+
     def write_recipe(self, recipe: AnyRecipe) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        text = import_yaml().safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
-        write_atomically(self._recipe, text.encode())
+        write_atomically(self._recipe, recipe_text(recipe).encode())
 
     def read_recipe(self) -> AnyRecipe:
         if not self.exists:
@@ -102,7 +121,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder. The system releases the lock when the process ends for any reason."""
+        """Lock the folder, and remove what killed processes have left in it.
+
+        The system releases the lock when the process ends for any reason.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a") as lock:
             try:
@@ -111,7 +133,60 @@ class RunFolder:
                 raise RunError(
                     f"another process is training in {self.path}: wait for it or choose another folder"
                 ) from None
+            self._remove_leftovers()
             yield
+
+    def _remove_leftovers(self) -> None:
+        """Remove the temporary files of writes that were killed. Only the process with the lock may do this."""
+        for run in (self.path, *(self.path / stage for stage in STAGES)):
+            for folder in (run, run / "checkpoints", run / "weights"):
+                for path in folder.glob(".*"):
+                    if is_temporary(path) or is_partial(path):
+                        path.unlink(missing_ok=True)
+
+    def check_present(self) -> None:
+        """Raise an error if the folder of a running process was deleted: its files would not make a run any more."""
+        if not self.exists:
+            raise RunError(f"{self._recipe} was deleted while the run was going on: nothing more is written")
+
+
+def recipe_text(recipe: AnyRecipe) -> str:
+    """Return a recipe as YAML with every default stated, as recipe.yaml and checkpoints contain it."""
+    return import_yaml().safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
+
+
+def compare_recipes(recipe: AnyRecipe, earlier: AnyRecipe | str, where: Path) -> list[str]:
+    """Return the differences between a recipe and the one that a run was begun with, such as "engine: auto → eager".
+
+    Raises a `RunError` unless the run can go on with all of them. `earlier` may be the text in a checkpoint. `where` is
+    the checkpoint or the folder that it is from.
+    """
+    if isinstance(earlier, str):
+        try:
+            earlier = build_recipe(_with_parametrization(parse_recipe(earlier, f"the recipe in {where}")))
+        except FlexConvError as error:
+            raise RunError(f"the recipe in {where} cannot be used: {error}") from error
+    old, new = _leaves(plain(earlier)), _leaves(plain(recipe))
+    changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key, _ABSENT) != new.get(key, _ABSENT)]
+    texts = {key: f"{key}: {old.get(key, _ABSENT)} → {new.get(key, _ABSENT)}" for key in changed}
+    if refused := [text for key, text in texts.items() if key not in CHANGEABLE]:
+        raise RunError(
+            f"recipe.yaml was changed since {where} was written ({'; '.join(refused)}). A run keeps its recipe, except "
+            f"for {', '.join(CHANGEABLE)}: undo the change, or start another run with it"
+        )
+    return list(texts.values())
+
+
+_ABSENT = "(none)"
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by their path, such as "optim.lr"."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{path}.{key}" if path else str(key)
+        leaves |= _leaves(value, name) if isinstance(value, Mapping) and value else {name: value}
+    return leaves
 
 
 def _with_parametrization(tree: dict[str, Any]) -> dict[str, Any]:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from rich.markup import escape
 from torch import nn
 
 from .._registry import has_fast_version
 from ..data import Batch, DataSplits, DeviceBatches
 from ..errors import MissingPackageError, UsageError
 from ..nn import refresh_extents
-from .checkpoint import CheckpointError, checkpoints, newest_checkpoint, save_checkpoint
+from .checkpoint import CheckpointError, checkpoint_step, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
 from .engine import EagerEngine, make_engine
 from .evaluate import Score, evaluate, forward
-from .folder import RunFolder
-from .optim import Schedule, make_optimizer, penalties
+from .folder import RunError, RunFolder, compare_recipes, recipe_text
+from .optim import Schedule, check_same_settings, make_optimizer, penalties
 from .recipe import Recipe
 from .stopping import Interrupted, stop_on_signal
 
@@ -64,14 +65,24 @@ class Trainer:
         data: the model is trained on the training part. The validation part, if any, selects the best epoch.
         fabric: a launched Fabric.
         display: shows the progress; silent on all processes but the first.
+        origin: what else the run depends on, in words. A checkpoint of another origin is refused.
 
     """
 
     def __init__(
-        self, model: nn.Module, data: DataSplits, recipe: Recipe, folder: RunFolder, fabric: Fabric, display: Display
+        self,
+        model: nn.Module,
+        data: DataSplits,
+        recipe: Recipe,
+        folder: RunFolder,
+        fabric: Fabric,
+        display: Display,
+        *,
+        origin: str = "",
     ) -> None:
         self.recipe, self.folder, self.fabric, self.display = recipe, folder, fabric, display
-        self.model = model
+        self.model, self.origin = model, origin
+        self.samples = {"train": len(data.train), "validation": 0 if data.validation is None else len(data.validation)}
         self.train_batches = self._batches(data, "train")
         self.validation_batches = None if data.validation is None else self._batches(data, "validation")
         self.optimizer = make_optimizer(model, recipe.optim, fused=fabric.device.type == "cuda")
@@ -87,12 +98,14 @@ class Trainer:
         self.engine = make_engine(recipe, fabric, model, self.optimizer, self._compute, display.say, **expected)
         self.train_batches.compiled = not isinstance(self.engine, EagerEngine)
         self._writer: Any = None
+        self._resumed = False
 
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one. The model then has the selected weights."""
-        self._resume()
+        if not self._resumed:
+            self.resume()
         self._session_began = self._saved_at = self._shown_at = time.monotonic()
         self._seconds_before = self.progress.seconds
         with stop_on_signal() as stop_asked, self.display:
@@ -149,7 +162,7 @@ class Trainer:
         """Read the sums from the device and update the display. Raises an error if the loss is not finite."""
         loss_sum, right, bad_step = self.sums.tolist()
         if bad_step >= 0 or not math.isfinite(loss_sum):
-            raise self._diverged(int(bad_step) if bad_step >= 0 else self.progress.step)
+            raise self.diverged("the loss", int(bad_step) if bad_step >= 0 else self.progress.step)
         progress = self.progress
         progress.loss_sum, progress.right = loss_sum, right
         progress.seconds = self._seconds_before + time.monotonic() - self._session_began
@@ -158,11 +171,20 @@ class Trainer:
             seen, sizes = max(progress.seen, 1), refresh_extents(self.model)
             self.display.step(progress.step, loss=loss_sum / seen, accuracy=right / seen, sizes=sizes)
 
-    def _diverged(self, step: int) -> DivergedError:
-        kept = checkpoints(self.folder.checkpoints)
+    def _check_weights(self) -> None:
+        """Raise an error if the last step made a parameter or a buffer infinite or NaN. Its own loss is earlier."""
+        floats = {name: tensor for name, tensor in self.model.state_dict().items() if tensor.is_floating_point()}
+        finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()])
+        if not finite.all():
+            bad = next(name for name, good in zip(floats, finite.tolist(), strict=True) if not good)
+            raise self.diverged(bad, self.progress.step - 1)
+
+    def diverged(self, what: str, step: int) -> DivergedError:
+        """Return the error for a run in which `what` is not finite."""
+        kept = [path for path in checkpoints(self.folder.checkpoints) if checkpoint_step(path) <= step]
         last = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
         return DivergedError(
-            f"the loss is not finite at step {step} (epoch {self.progress.epoch + 1}) of "
+            f"{what} is not finite at step {step} (epoch {min(self.progress.epoch + 1, self.recipe.epochs)}) of "
             f"{self.recipe.model.name} on {self.recipe.data.name}; {last}. A lower optim.lr or optim.clip may help"
         )
 
@@ -192,6 +214,7 @@ class Trainer:
             record |= {} if score.top5_accuracy is None else {"validation_top5_accuracy": score.top5_accuracy}
             self._select(score)
         if self.fabric.is_global_zero:
+            self.folder.check_present()
             progress.metrics_bytes = self.folder.append_metrics(record)
             self._write_events(record)
         self.display.epoch(record)
@@ -202,8 +225,13 @@ class Trainer:
             self._save()
 
     def _select(self, score: Score) -> None:
-        """Keep the weights of the epoch with the best accuracy, and among equals of that with the lowest loss."""
+        """Keep the weights of the epoch with the best accuracy, and among equals of that with the lowest loss.
+
+        An epoch whose loss is not finite is never selected.
+        """
         best = self.progress.best
+        if not math.isfinite(score.loss):
+            return
         if not best or (score.accuracy, -score.loss) > (best["accuracy"], -best["loss"]):
             self.progress.best = {"epoch": self.progress.epoch + 1, "accuracy": score.accuracy, "loss": score.loss}
             self.best_state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -226,23 +254,31 @@ class Trainer:
 
     def _save(self) -> None:
         self._check_progress()  # never save a model that has diverged
+        self._check_weights()
         self._saved_at = time.monotonic()
         if self.fabric.is_global_zero:
+            self.folder.check_present()
             state = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "precision": self.fabric._precision.state_dict(),
                 "progress": asdict(self.progress),
                 "best": self.best_state,
+                "recipe": recipe_text(self.recipe),
+                "samples": self.samples,
+                "origin": self.origin,
             }
             save_checkpoint(self.folder.checkpoints, self.progress.step, state)
 
-    def _resume(self) -> None:
+    def resume(self) -> dict[str, Any]:
+        """Continue from the newest checkpoint, if there is one. Returns a record of it for machines.jsonl."""
+        self._resumed = True
         state = newest_checkpoint(self.folder.checkpoints, self.display.say)
         if state is None:
             if self.fabric.is_global_zero:
                 self.folder.cut_metrics(0)
-            return
+            return {}
+        record = self._check_checkpoint(state)
         try:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
@@ -260,6 +296,30 @@ class Trainer:
         if self.fabric.is_global_zero:
             self.folder.cut_metrics(self.progress.metrics_bytes)
         self.display.say(f"resumed at step {self.progress.step} (epoch {self.progress.epoch + 1})")
+        return {"resumed_at": self.progress.step, **record}
+
+    def _check_checkpoint(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Raise an error unless this run can go on from a checkpoint. Returns what has changed, for machines.jsonl."""
+        where = self.folder.checkpoints
+        if "recipe" not in state:
+            check_same_settings(self.optimizer, state["optimizer"], where)
+            note = "the checkpoint is of an older version and does not contain its recipe"
+            self.display.say(f"{note}: recipe.yaml is taken to be unchanged")
+            return {"note": note}
+        changed = compare_recipes(self.recipe, state["recipe"], where)
+        if state["origin"] != self.origin:
+            raise RunError(f"the checkpoint in {where} is of a run with {state['origin']}; now it is {self.origin}")
+        if state["samples"] != self.samples:
+            before, now = (
+                " and ".join(f"{n:,} {part}" for part, n in s.items()) for s in (state["samples"], self.samples)
+            )
+            raise RunError(
+                f"the data set was changed since the checkpoint in {where} was written: it had {before} samples, now "
+                f"{now}. Restore the data, or start another run"
+            )
+        for change in changed:
+            self.display.say(escape(f"changed since the last checkpoint: {change}"))
+        return {"changed": changed} if changed else {}
 
     def _batches(self, data: DataSplits, part: str) -> DeviceBatches:
         train = part == "train"

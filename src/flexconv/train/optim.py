@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from .._registry import fast_version
-from ..errors import ArgumentError
+from ..errors import ArgumentError, RunError
 from ..nn import FlexConvNd, GaussianMask
 from ..spectrum import alias_penalty
 from .recipe import OptimRecipe, Recipe, ScheduleRecipe
@@ -50,6 +53,33 @@ def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False
         return torch.optim.SGD(groups, lr=recipe.lr, momentum=MOMENTUM, nesterov=True, fused=fused)
     cls = (fast_version("train.adam") if fused else None) or torch.optim.Adam
     return cls(groups, lr=recipe.lr, betas=BETAS, decoupled_weight_decay=recipe.weight_decay > 0)
+
+
+_SETTINGS = ("name", "weight_decay", "decoupled_weight_decay", "betas", "momentum", "nesterov")
+
+
+def check_same_settings(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: Path) -> None:
+    """Raise an error unless a state, from a checkpoint at `where`, is of an optimizer with the same settings.
+
+    `load_state_dict` would replace the settings of the optimizer by those of the state.
+    """
+    ours, theirs = ([_settings(group) for group in each] for each in (optimizer.param_groups, state["param_groups"]))
+    differ = [f"{len(theirs)} parameter groups → {len(ours)}"] if len(ours) != len(theirs) else []
+    for new, old in zip(ours, theirs, strict=False):
+        differ += [f"{key} {old.get(key)} → {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
+    if differ:
+        raise RunError(
+            f"the optimizer of recipe.yaml is not the one of the checkpoint in {where} ({'; '.join(differ)}): undo the "
+            "change, or start another run with it"
+        )
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a parameter group, with the learning rate before the schedule."""
+    settings = {key: group[key] for key in _SETTINGS if key in group}
+    if "betas" in settings:
+        settings["betas"] = tuple(settings["betas"])
+    return {**settings, "lr": float(group.get("base_lr", group["lr"]))}
 
 
 class Schedule:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,9 @@ from ..spectrum import FORMULAS, METHODS, RENAMED_METHODS
 
 ENGINES = ("auto", "eager", "compiled", "graph")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp64": "64-true"}
+
+#: The largest learning rates and weights. Far larger ones overflow in float32, or leave nothing of the other terms.
+LARGEST = 1e6
 
 #: Keys of flexconv 0.1 that can no longer be set, with the values that apply. Recipes of old runs state them.
 RETIRED: dict[str, dict[str, Any]] = {
@@ -88,7 +90,7 @@ class OptimRecipe:
 
     def __post_init__(self) -> None:
         _one_of("optim.name", self.name, ("adam", "sgd"))
-        _at_least_0("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm")
+        _between("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm")
         if self.clip is not None:
             positive("optim.clip", self.clip)
 
@@ -102,7 +104,7 @@ class ScheduleRecipe:
 
     def __post_init__(self) -> None:
         _one_of("schedule.name", self.name, ("cosine", "constant"))
-        _at_least_0("schedule", self, "warmup_epochs")
+        _between("schedule", self, "warmup_epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ class AliasRecipe:
         object.__setattr__(self, "method", RENAMED_METHODS.get(self.method, self.method))  # flexconv 0.1
         _one_of("alias.method", self.method, METHODS)
         _one_of("alias.formula", self.formula, FORMULAS)
-        _at_least_0("alias", self, "weight")
+        _between("alias", self, "weight")
         positive("alias.cutoff", self.cutoff)
 
 
@@ -149,6 +151,7 @@ class Recipe:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("engine", self.engine, ENGINES)
         _check_seed(self.seed)
+        _between("", self, "checkpoint_seconds")
         if not 0 <= self.label_smoothing < 1:
             raise ArgumentError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}")
         for name in ("epochs", "batch_size"):
@@ -200,7 +203,7 @@ class FitRecipe:
             raise ArgumentError(
                 "target must be gabor, random, alexnet, kodak, flower, or the path of an image; got an empty one"
             )
-        _at_least_0("fit", self, "lr", "omega_factor")
+        _between("", self, "lr", "omega_factor")
         _check_seed(self.seed)
         for name in ("steps", "record_every"):
             if getattr(self, name) < 1:
@@ -222,8 +225,8 @@ def _check_seed(seed: int) -> None:
         raise ArgumentError(f"seed must be at least 0 and below 2**63; got {seed}")
 
 
-def _at_least_0(path: str, recipe: object, *names: str) -> None:
+def _between(path: str, recipe: object, *names: str) -> None:
     for name in names:
-        value = getattr(recipe, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise ArgumentError(f"{path}.{name} must be a finite number of at least 0; got {value}")
+        value, key = getattr(recipe, name), f"{path}.{name}" if path else name
+        if not 0 <= value <= LARGEST:
+            raise ArgumentError(f"{key} must be a number from 0 to {LARGEST:g}; got {value}")

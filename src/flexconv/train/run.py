@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from torch import nn
 
 from .. import data as datasets
+from .._text import printable
 from ..data import FULL_SCALE, DataSplits, DeviceBatches
 from ..errors import ArgumentError, MissingPackageError, UsageError, first_line
 from ..models import Inputs, Model, from_pretrained, save_pretrained
@@ -28,7 +30,7 @@ from ._model import build_model
 from .display import Display, short_sizes
 from .evaluate import Score, evaluate_exactly
 from .fitting import run_fit
-from .folder import RunError, RunFolder
+from .folder import RunFolder, compare_recipes
 from .loop import Trainer
 from .plots import draw_plots
 from .recipe import PRECISIONS, CrossResolutionRecipe, FitRecipe, Recipe
@@ -54,11 +56,7 @@ def train(
     rounding. `plots`: whether to draw plots at the end.
     """
     folder = RunFolder(out)
-    if folder.exists:
-        raise RunError(
-            f"{folder.path} already contains a run: resume it (flexconv train --resume {folder.path}), or "
-            f"choose another folder"
-        )
+    folder.refuse_used("train")
     return _run(recipe, folder, device, console, plots=plots)
 
 
@@ -103,8 +101,9 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
         with folder.locked():
             folder.write_recipe(recipe)
             if console is not None:
-                console.print(f"run folder: {folder.path}", highlight=False, markup=False)
+                console.print(printable(f"run folder: {folder.path}"), highlight=False, markup=False)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
+            folder.check_present()
             folder.write_results(results)
     leave_processes(fabric)
     return results
@@ -159,7 +158,8 @@ def _cross_resolution(
     if recipe.finetune_epochs:
         target = _stage(recipe, recipe.target, recipe.finetune_epochs)
         tuned = RunFolder(folder.path / "target")
-        results["target"] = fit_classifier(model, high, target, tuned, fabric, console, plots=plots)
+        origin = f"kernels from {recipe.source} pixels, crop={recipe.crop}"
+        results["target"] = fit_classifier(model, high, target, tuned, fabric, console, plots=plots, origin=origin)
     return results
 
 
@@ -178,30 +178,36 @@ def fit_classifier(
     console: Console | None = None,
     *,
     plots: bool = True,
+    origin: str = "",
 ) -> dict[str, Any]:
     """Train a model in a folder, continuing the run in it if there is one, then test the model once.
 
+    `origin` says where the model is from, if the recipe does not. A run with another origin is not continued.
     Afterwards `model` has its final weights, also if the run was already finished.
     """
     if folder.finished and folder.weights.is_dir():
+        if folder.exists:
+            compare_recipes(recipe, folder.read_recipe(), folder.path)
         model.load_state_dict(from_pretrained(folder.weights).state_dict())
         return folder.read_results()
-    if fabric.is_global_zero:
-        folder.write_recipe(recipe)
     model.inputs = _inputs(data)
     display = Display(console, epochs=recipe.epochs, steps_per_epoch=-(-len(data.train) // recipe.batch_size))
-    display.say(_headline(model, data, recipe, fabric))
+    display.say(escape(_headline(model, data, recipe, fabric)))
     if fabric.world_size > 1:
         synchronise_norms(model)
-    trainer = Trainer(model, data, recipe, folder, fabric, display)
+    trainer = Trainer(model, data, recipe, folder, fabric, display, origin=origin)
+    resumed = trainer.resume()
+    if fabric.is_global_zero:
+        folder.write_recipe(recipe)
     if fabric.is_global_zero and not folder.finished:
         facts = machine(fabric.device, processes=fabric.world_size)
-        folder.append_machine({"started": now(), **facts, "engine": trainer.engine.name})
+        folder.append_machine({"started": now(), **facts, "engine": trainer.engine.name, **resumed})
     trainer.run()
     if folder.finished:
         return folder.read_results()
     results = _results(trainer, data, recipe, fabric)
     if fabric.is_global_zero:
+        folder.check_present()
         save_pretrained(model, folder.weights)
         folder.write_results(results)
         if plots:
@@ -323,7 +329,10 @@ def _with_norms_measured(model: Model, data: DataSplits, recipe: Recipe, fabric:
 
 def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric) -> dict[str, Any]:
     model, progress = trainer.model, trainer.progress
-    test = {} if data.test is None else {f"test_{k}": v for k, v in _score(_test(model, data, recipe, fabric)).items()}
+    score = None if data.test is None else _test(model, data, recipe, fabric)
+    if score is not None and not math.isfinite(score.loss):
+        raise trainer.diverged("the test loss", progress.step - 1)
+    test = {} if score is None else {f"test_{name}": value for name, value in _score(score).items()}
     selected = "last" if trainer.best_state is None else ("test" if data.selects_on_test else "validation")
     return {
         **test,
