@@ -46,6 +46,8 @@ def test_generator_computes_in_float32_if_tf32_is_allowed(tf32, compiled):
     layer = FlexConv2d(16, 16, 33, mask=None).cuda()
     reference = FlexConv2d(16, 16, 33, mask=None).double()
     reference.load_state_dict(layer.state_dict())
+    for each in (layer, reference):
+        each.generator.requires_grad_()  # the features are constant by default
     kernel = layer.kernel
     if compiled:
         whole = [axis.whole for axis in layer.axes]

@@ -157,7 +157,7 @@ def test_bounds_of_grouped_layers_equal_those_of_each(tmp_path):
     trainer = trainer_of(tmp_path)
     windows = CaptureWindows(trainer.model, [trainer.optimizer])
     for number, (_, source) in enumerate(windows.layers):
-        nn.init.constant_(source.sigma, 0.1 + 0.1 * number)
+        source.set_(sigma=0.1 + 0.1 * number)
     for (layer, source), bounds in zip(windows.layers, windows._bounds(windows._packed()), strict=True):
         expected = source.bounds([p.detach() for p in source.size_parameters()], layer.axes)
         torch.testing.assert_close(torch.tensor(bounds), expected.cpu())
@@ -265,7 +265,7 @@ def test_captures_again_if_a_mask_leaves_its_window(tmp_path):
     assert engine.captures == 1
     for module in trainer.model.modules():
         if isinstance(module, GaussianMask):
-            torch.nn.init.constant_(module.sigma, 0.6)
+            module.set_(sigma=0.6)
     losses_of(trainer, epochs=2)
     assert engine.captures == 2
     assert all(layer.extent == (9, 9) for layer, _ in engine.windows.layers)
