@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, RotatedGaussianMask
 
@@ -90,6 +91,15 @@ def test_values_set_before_the_layer_are_kept():
         mask.sigma.fill_(0.4)
     FlexConv2d(1, 1, 15, mask=mask)
     assert mask.sigma.tolist() == pytest.approx([0.4, 0.4])
+
+
+def test_parametrized_width_is_kept():
+    mask = GaussianMask(2, sigma=0.3)
+    parametrize.register_parametrization(mask, "sigma", nn.Softplus())
+    layer = FlexConv2d(1, 1, 15, mask=mask)
+    assert mask.form == "guarded"
+    layer(torch.randn(1, 1, 15, 15)).sum().backward()
+    assert mask.parametrizations.sigma.original.grad is not None
 
 
 def test_dtype_device_and_frozen_parameters_are_kept():

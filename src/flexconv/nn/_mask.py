@@ -104,7 +104,8 @@ class GaussianMask(nn.Module):
 
     def follow(self, form: str) -> None:
         """Take the form of a layer, "guarded" or "scaled", if none was stated or taken before."""
-        if self.follows_layer and form == "scaled":
+        plain = {"mean", "sigma"} <= self._parameters.keys()  # not `torch.nn.utils.parametrize`, which chose mean and σ
+        if self.follows_layer and form == "scaled" and plain:
             self._scale()
         self.follows_layer = False
 
