@@ -53,7 +53,7 @@ def make_layer(setup: str, sigma: float, w_scale: float, seed: int, threshold: f
     """A random FlexConv with 4 → 4 channels and 17 taps, whose frequencies W are multiplied by `w_scale`."""
     torch.manual_seed(seed)
     kind, padding = SETUPS[setup]
-    mask = GaussianMask(kind.dims, sigma=sigma, threshold=threshold, dtype=torch.float64)
+    mask = GaussianMask(kind.dims, sigma=sigma, threshold=threshold, form="guarded", dtype=torch.float64)
     layer = kind(4, 4, 17, padding=padding, mask=mask, parametrization="paper", dtype=torch.float64)
     assert isinstance(layer.generator, MAGNet)
     with torch.no_grad():
@@ -243,7 +243,7 @@ def toy_net() -> nn.Sequential:
     generator = partial(MAGNet, hidden=8, input_scale=8.0)
 
     def layer(fan_in: int, fan_out: int) -> FlexConv2d:
-        mask = GaussianMask(2, sigma=0.15)
+        mask = GaussianMask(2, sigma=0.15, form="guarded")
         return FlexConv2d(fan_in, fan_out, 17, generator=generator, mask=mask, parametrization="paper")
 
     return nn.Sequential(

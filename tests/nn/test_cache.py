@@ -73,7 +73,7 @@ def test_kernel_is_not_cached_with_gradients_or_in_training(x):
         layer(x)
     layer.zero_grad()
     layer(x).sum().backward()  # the cached kernel has no autograd history
-    assert layer.mask.sigma.grad is not None
+    assert layer.mask.growth.grad is not None
     layer.train()
     with torch.no_grad():
         layer(x)

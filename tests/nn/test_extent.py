@@ -53,7 +53,7 @@ def test_extent_follows_changes_in_place(device):
 
 
 def test_extent_follows_writes_to_data_on_the_cpu():
-    layer = single_channel_layer()
+    layer = single_channel_layer(mask=GaussianMask(1, sigma=0.1, form="guarded"))
     assert layer.extent == (7,)
     layer.mask.sigma.data.fill_(0.3)
     assert layer.extent == expected_extent(layer) == (21,)
@@ -82,17 +82,19 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("variant", ["plain", "read before step", "two steps", "accumulated", "compiled"])
-def test_extent_follows_optimizer(device, name, variant):
+@pytest.mark.parametrize("form", ["guarded", "scaled"])
+def test_extent_follows_optimizer(device, name, variant, form):
     """Includes reading the extent between backward and step, and gradients from compiled code."""
-    layer = single_channel_layer(sigma=0.1).to(device)
+    layer = single_channel_layer(mask=GaussianMask(1, sigma=0.1, form=form)).to(device)
+    width = layer.mask.sigma if form == "guarded" else layer.mask.growth
     model = torch.compile(layer, backend="aot_eager", fullgraph=True) if variant == "compiled" else layer
-    optimizer = OPTIMIZERS[name]([layer.mask.sigma], lr=0.02)
+    optimizer = OPTIMIZERS[name]([width], lr=0.02)
     x = torch.randn(2, 1, 40, device=device)
     sizes = {layer.extent}
     for _ in range(6):
         optimizer.zero_grad()
         for _ in range(2 if variant == "accumulated" else 1):
-            (0 * model(x).sum() - layer.mask.sigma.sum()).backward()  # this gradient increases σ
+            (0 * model(x).sum() - width.sum()).backward()  # this gradient increases σ
         if variant == "read before step":
             assert layer.extent == expected_extent(layer)
             assert repr(layer)
@@ -106,7 +108,8 @@ def test_extent_follows_optimizer(device, name, variant):
 
 def test_extent_is_current_in_functional_call(device):
     """Each σ is a new tensor, possibly at the address of the previous one."""
-    layer = single_channel_layer(bias=False, padding="valid").to(device).double()
+    mask = GaussianMask(1, sigma=0.1, form="guarded")
+    layer = single_channel_layer(bias=False, padding="valid", mask=mask).to(device).double()
     x = torch.zeros(1, 1, 65, dtype=torch.float64, device=device)
     x[..., 32] = 1
     for sigma in (0.05, 0.3, 0.1, 5.0, 0.02, 0.3):

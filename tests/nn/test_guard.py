@@ -85,12 +85,20 @@ def test_rotated_mask_is_trainable_for_any_parameters(axes, mean, sigma, angle):
 @pytest.mark.parametrize("sigma", [1e20, -1e38, (0.1, 1e38)])
 @pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2])
 def test_rotated_mask_is_finite_if_square_of_sigma_overflows(sigma, angle):
-    layer = FlexConv2d(1, 1, 9, mask=RotatedGaussianMask(sigma=sigma, angle=angle))
+    layer = FlexConv2d(1, 1, 9, mask=RotatedGaussianMask(sigma=sigma, angle=angle, form="guarded"))
     assert max(layer.extent) == 9
     y = layer(torch.ones(1, 1, 9, 9))
     y.sum().backward()
     assert y.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in layer.mask.parameters())
+
+
+@pytest.mark.parametrize("sigma", [1e38, -3e38])
+def test_scaled_mask_is_finite_if_multiples_of_sigma_overflow(sigma):
+    layer = FlexConv2d(1, 1, 9, mask=GaussianMask(2, sigma=sigma, form="scaled"))
+    assert layer.mask.mean.tolist() == [0.0, 0.0]
+    assert layer.extent == (9, 9)
+    assert layer(torch.ones(1, 1, 9, 9)).isfinite().all()
 
 
 @given(kernel_axes, st.floats(-1, 1), magnitudes(-3, 1), st.sampled_from([0.01, 0.1, 0.5, 0.9]))

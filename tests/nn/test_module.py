@@ -64,7 +64,7 @@ def test_copies_are_equal_and_independent(dims, copied, prepare):
     torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=0)
     twin.mask.set_(sigma=2.0)
     assert twin.extent != layer.extent
-    assert after_backward(twin).mask.sigma.grad is not None
+    assert after_backward(twin).mask.growth.grad is not None
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -105,7 +105,7 @@ def test_state_dict_contains_parameters_and_constants(dims):
 
 
 def test_strict_load_of_other_architecture_raises():
-    with pytest.raises(RuntimeError, match=r"mask\.sigma"):
+    with pytest.raises(RuntimeError, match=r"mask\.growth"):
         make_layer(mask=None).load_state_dict(make_layer().state_dict())
 
 

@@ -84,7 +84,7 @@ def _as_in_step(layer: nn.Module, call: Callable[[], object]) -> Callable[[], ob
 
 
 def _flex(case: Case) -> FlexConv1d | FlexConv2d:
-    mask = GaussianMask(len(case.size), sigma=2.0 if case.full else 0.075)
+    mask = GaussianMask(len(case.size), sigma=2.0 if case.full else 0.075, form="guarded")
     settings: dict[str, Any] = {"mask": mask, "parametrization": "paper"}  # older measurements have this one, too
     if len(case.size) == 1:
         return FlexConv1d(case.channels, case.channels, case.size[0], padding="causal", **settings)

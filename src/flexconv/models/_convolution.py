@@ -20,8 +20,8 @@ _SIZED_GENERATORS = ("njet",)  # learn their own size: no mask, and no bias, as 
 #: initial masks of networks by parametrization and number of axes; in 1D, the mask of a single layer would leave one
 #: twelfth of a sequence (docs/masks.md)
 _MASKS: dict[tuple[str, int], dict[str, Any]] = {
-    ("paper", 1): {"sigma": 0.354},
-    ("paper", 2): {"sigma": 0.075},
+    ("paper", 1): {"sigma": 0.354, "form": "guarded"},
+    ("paper", 2): {"sigma": 0.075, "form": "guarded"},
     ("scaled", 1): {"sigma": 0.354, "form": "scaled"},
     ("scaled", 2): {"form": "scaled"},
 }

@@ -199,7 +199,8 @@ class FlexConv1d(FlexConvNd):
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
-        mask: "gaussian", a `GaussianMask(…)` with other settings, or None for the whole grid without a mask (CKConv).
+        mask: "gaussian", a `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization
+            unless it states one, or None for the whole grid without a mask (CKConv).
         parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
             large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
             stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.

@@ -40,8 +40,6 @@ RATE = 4.0  # a step of 0.001, usual for Adam, changes σ by 0.4 %
 INITIAL_TAPS = 1.5  # initial σ in tap spacings: 7 taps are kept, and the spectrum of the mask ends below Nyquist
 INITIAL_SIGMA = 0.075  # the least initial σ; the paper's
 
-_PARAMETERS = {"scaled": ("shift", "growth"), "guarded": ("mean", "sigma"), "authors": ("mean", "sigma")}
-
 
 class GaussianMask(nn.Module):
     """Axis-aligned Gaussian mask with learnable center and width per axis.
@@ -62,10 +60,13 @@ class GaussianMask(nn.Module):
             parameter values: the mean is clamped to [−1, 1] and |σ| to at least a third of a tap spacing, with
             gradients that lead back into this range, and at least 3 taps (2 on a causal axis) are kept. "authors" has
             none of this: a centered kernel is cropped symmetrically about 0, and a causal one always includes the
-            newest tap.
+            newest tap. The default, None, is "guarded" until the mask is given to a layer. A layer with
+            parametrization="scaled", the default, then replaces the parameters of the mask by scaled ones with the same
+            mean and σ. Make the optimizer after the layer. A mask of several layers has the form of the first.
 
     """
 
+    follows_layer: bool = False  # whether the form is still to be decided by a layer
     start: torch.Tensor
     shift: nn.Parameter
     growth: nn.Parameter
@@ -77,28 +78,47 @@ class GaussianMask(nn.Module):
         mean: float | Sequence[float] | None = None,
         sigma: float | Sequence[float] | None = None,
         threshold: float | None = 0.1,
-        form: str = "guarded",
+        form: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if form not in FORMS:
+        if form is not None and form not in FORMS:
             unknown_name("mask form", form, FORMS)
         if threshold is not None and not (isinstance(threshold, int | float) and 0 < threshold < 1):
             raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold!r}")
         self.dims = positive_int("dims", dims)
-        self.form = form
+        self.form = "authors" if form == "authors" else "guarded"
+        self.follows_layer = form is None
         self.damping = 1.0  # of gradients; set by the layer
         self.threshold = threshold
         self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
         self.initial_sigma = None if sigma is None else per_axis_floats("sigma", sigma, dims)
         if self.initial_sigma is not None and 0 in self.initial_sigma:
             raise ArgumentError(f"sigma must not be 0; got {sigma}")
-        for name in _PARAMETERS[form]:  # not by assignment, because `mean` and `sigma` are also properties
+        for name in ("mean", "sigma"):  # not by assignment, because they are also properties
             self._parameters[name] = nn.Parameter(torch.empty(dims, device=device, dtype=dtype))
-        if form == "scaled":
-            self.register_buffer("start", torch.empty(2, dims, device=device, dtype=dtype))  # μ_0, σ_0
         GaussianMask.reset_parameters(self)
+        if form == "scaled":
+            self._scale()
+
+    def follow(self, form: str) -> None:
+        """Take the form of a layer, "guarded" or "scaled", if none was stated or taken before."""
+        plain = {"mean", "sigma"} <= self._parameters.keys()  # not `torch.nn.utils.parametrize`, which chose mean and σ
+        if self.follows_layer and form == "scaled" and plain:
+            self._scale()
+        self.follows_layer = False
+
+    def _scale(self) -> None:
+        """Replace the parameters of a guarded mask by those of a scaled one that starts with its mean and σ."""
+        mean, sigma = self._direct("mean"), self._direct("sigma")
+        others = {name: p for name, p in self._parameters.items() if name not in ("mean", "sigma")}
+        self._parameters.clear()
+        for name, old in (("shift", mean), ("growth", sigma)):
+            self.register_parameter(name, nn.Parameter(torch.zeros_like(old), requires_grad=old.requires_grad))
+        self._parameters.update(others)
+        self.register_buffer("start", torch.stack([mean, sigma]).detach())  # μ_0, σ_0
+        self.form = "scaled"
 
     # --- center and width ---------------------------------------------------------------------------------------------
 
@@ -319,13 +339,13 @@ class RotatedGaussianMask(GaussianMask):
         sigma: float | Sequence[float] | None = None,
         angle: float = 0.0,
         threshold: float | None = 0.1,
-        form: str = "guarded",
+        form: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         if dims != 2:
             raise ArgumentError(f"RotatedGaussianMask rotates in a plane: dims must be 2; got {dims}")
-        if form not in FORMS[:2]:
+        if form is not None and form not in FORMS[:2]:
             unknown_name("form of a RotatedGaussianMask", form, FORMS[:2])
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, form=form, device=device, dtype=dtype)
         (self.initial_angle,) = per_axis_floats("angle", angle, 1)
@@ -371,7 +391,7 @@ class RotatedGaussianMask(GaussianMask):
 def scaled_values(start: torch.Tensor, shift: torch.Tensor, growth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and σ […, D] of a scaled mask that started at `start` […, 2, D]."""
     mean, sigma = start.unbind(-2)
-    return mean + RATE * sigma * shift, sigma * torch.exp(RATE * growth)
+    return mean + sigma * (RATE * shift), sigma * torch.exp(RATE * growth)  # 4 σ may overflow
 
 
 def _convert_state(state: dict[str, torch.Tensor], prefix: str, form: str) -> None:

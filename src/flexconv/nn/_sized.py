@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ._checks import PARAMETRIZATIONS
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange, origins
@@ -76,6 +77,7 @@ class SizedKernel(nn.Module):
         center = sigma = None
         scaled = self.parametrization == "scaled"
         if self.mask is not None:
+            self.mask.follow(**PARAMETRIZATIONS[self.parametrization])
             self.mask.attach(grid.axes)
             center, sigma = self.mask.initial_mean, self.mask.initial_sigma
             assert center is not None
