@@ -1,9 +1,10 @@
-# make setup · make test · make docs · make demo · make paper · make bench      (PYTHON=python3.12 make setup picks an interpreter)
+# make setup · make test · make docs · make demo · make paper · make bench · make fuzz      (PYTHON=python3.12 make setup picks an interpreter)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 BIN := .venv/bin
+MINUTES ?= 10
 FLEXCONV := $(BIN)/python -m flexconv
 
-.PHONY: setup test lint types docs unit demo paper bench clean
+.PHONY: setup test lint types docs unit demo paper fuzz bench clean
 
 setup: .venv/ready
 
@@ -40,6 +41,10 @@ demo: .venv/ready
 paper: .venv/ready
 	$(BIN)/python -m reproduction all
 	$(BIN)/python -m reproduction results
+
+# random files and names for MINUTES; prints the smallest example that fails
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz $(MINUTES)
 
 bench: .venv/ready
 	$(FLEXCONV) bench

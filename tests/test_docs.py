@@ -104,7 +104,7 @@ def check_command(line):
         case ["torchrun", *rest]:
             (module,) = (word for word in rest if word in ENTRY_POINTS)
             check_flexconv(rest[rest.index(module) + 1 :])
-        case ["make", target]:
+        case ["make", target, *variables] if all("=" in each for each in variables):
             assert re.search(rf"^{target}:", read("Makefile"), re.MULTILINE), target
         case ["pip", "install", "./weights"]:
             assert (ROOT / "weights/pyproject.toml").exists()

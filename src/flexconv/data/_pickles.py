@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import pickle
 import re
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,21 +124,22 @@ _REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 # what reading a file can raise that is not an archive or a pickle, or not a complete one
-_DAMAGE = (
-    *(pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError, KeyError, IndexError, OSError),
-    *(TypeError, AttributeError, OverflowError, MemoryError, RecursionError),
+DAMAGE = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, KeyError, IndexError),
+    *(OSError, TypeError, AttributeError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError),
+    RuntimeError,  # an encrypted archive, or one with features that zipfile does not implement
 )
 
 
 def load_arrays(path: Path) -> dict[str, Any]:
     """Read the named arrays of an .npz file, or a pickled dictionary of arrays and plain values."""
     try:
-        if path.suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="latin1").load()
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DamagedDataError(
             f"{path}: cannot be read: {error}; the file is truncated or not the published one"
         ) from error

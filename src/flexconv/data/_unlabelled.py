@@ -16,7 +16,7 @@ from ._arrange import arrange_for_network, reshape_rows
 from ._files import DamagedDataError, MissingDataError
 from ._idx import is_idx, read_idx_array
 from ._image_files import image_suffixes, read_image
-from ._pickles import load_arrays
+from ._pickles import DAMAGE, load_arrays
 from ._table import read_table
 from ._table_file import is_table, open_table
 from ._wav import read_wav
@@ -115,7 +115,7 @@ def _array(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
     if file.suffix.lower() == ".npy":
         try:
             array = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except DAMAGE as error:
             raise DamagedDataError(f"{file}: cannot be read: {error}") from error
     else:
         arrays = load_arrays(file)

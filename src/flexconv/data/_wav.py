@@ -21,12 +21,14 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
                 file.getnframes(),
             )
             raw = file.readframes(frames)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:  # the last for a chunk that is longer than the file
         raise DamagedDataError(
             f"{path}: the .wav file cannot be read: {error or 'truncated'}; expected PCM with 16 bits per sample"
         ) from error
     if width != 2:
         raise DamagedDataError(f"{path}: {8 * width} bits per sample, expected 16; save the file as 16-bit PCM")
+    if rate < 1:
+        raise DamagedDataError(f"{path}: the header states a sampling rate of {rate} Hz")
     if len(raw) != 2 * channels * frames:
         raise DamagedDataError(f"{path}: truncated, {len(raw) // (2 * channels):,} of {frames:,} samples")
     _check_end(path, frames)
