@@ -181,7 +181,8 @@ def test_shell_completes_names(tmp_path, words, offered):
     assert shown.stdout.split() == offered, shown.stderr
 
 
-def test_completion_script_is_shown(call):
+def test_completion_script_is_shown(call, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # tests may run outside of a shell
     shown = call("--show-completion", "bash")
     assert shown.code == 0, shown.err
     assert "_FLEXCONV_COMPLETE=complete_bash" in shown.out

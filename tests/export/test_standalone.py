@@ -68,7 +68,7 @@ def pt2_metadata(path):
 
 
 def assert_same(found, truth):
-    torch.testing.assert_close(found, truth.detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, truth.detach(), rtol=1e-4, atol=1e-5)
 
 
 # --- raw samples in, probabilities out --------------------------------------------------------------------------------

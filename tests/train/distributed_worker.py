@@ -70,7 +70,8 @@ def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]
         if fabric.world_size > 1:
             torch.distributed.all_reduce(loss)
         record["losses"].append(loss.item() / 61)  # type: ignore[attr-defined]
-        record["gradients"].append({n: p.grad.clone() for n, p in network.named_parameters()})  # type: ignore[attr-defined]
+        gradients = {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+        record["gradients"].append(gradients)  # type: ignore[attr-defined]
     record["statistics"] = {name: value.clone() for name, value in network.named_buffers()}
     score = train.evaluate(trainer.forward_model, trainer.validation_batches)
     record["validation"] = (score.loss, score.accuracy, score.count)

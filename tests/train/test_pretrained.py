@@ -74,7 +74,7 @@ def test_network_has_the_precision_of_the_recipe(precision, dtype, tmp_path):
 def test_pretrained_network_learns_faster(odd_and_even, tmp_path):
     """One epoch at a low learning rate suffices with features of digits, and not with new ones."""
     settings = {"optim": {"lr": 0.001}, "schedule": {"name": "constant", "warmup_epochs": 0}, "batch_size": 32}
-    fresh = {"name": "flexnet3", "widths": [8, 12, 16]}
+    fresh = {"name": "flexnet3", "widths": [8, 12, 16], "parametrization": "paper"}
     trained = train.train(recipe_for(odd_and_even, **settings), tmp_path / "trained", device="cpu", plots=False)
     new = train.train(recipe_for(odd_and_even, model=fresh, **settings), tmp_path / "new", device="cpu", plots=False)
     assert trained["test_accuracy"] > 0.88 > 0.8 > new["test_accuracy"]
