@@ -23,6 +23,7 @@ from flexconv import at_resolution
 from flexconv.cli._resample import ResampledSeries
 from flexconv.data import DeviceBatches
 from flexconv.models import from_pretrained
+from flexconv.nn import FlexConvNd
 from flexconv.spectrum import alias_report
 from flexconv.train import Recipe, RunFolder, evaluate_exactly, load_data, load_recipe, train
 
@@ -56,20 +57,19 @@ def accuracies(recipe: Recipe, folder: Path, device: str) -> tuple[float, float,
     assert splits.validation is not None
     dims = len(splits.train.sample_shape) - 1
     twice = at_resolution(model, [2.0] * dims)
-    settings = {"device": torch.device(device), "dtype": torch.float32}
-    here = DeviceBatches(splits.validation, 64, **settings)
+    here = DeviceBatches(splits.validation, 64, device=torch.device(device), dtype=torch.float32)
     if dims == 2:
         height, width = splits.train.sample_shape[1:]
         finer = splits.at_resolution((2 * height, 2 * width)).validation
         assert finer is not None
-        there = DeviceBatches(finer, 64, **settings)
+        there = DeviceBatches(finer, 64, device=torch.device(device), dtype=torch.float32)
     else:
         there = ResampledSeries(here, 2 * splits.train.sample_shape[1])
     report = alias_report(model, [2.0] * dims)
     found = [
         100 * evaluate_exactly(net.to(device), batches).accuracy for net, batches in ((model, here), (twice, there))
     ]  # type: ignore[arg-type]
-    sizes = " ".join("×".join(map(str, m.extent)) for m in model.modules() if hasattr(m, "extent"))
+    sizes = " ".join("×".join(map(str, m.extent)) for m in model.modules() if isinstance(m, FlexConvNd))
     return found[0], found[1], 100 * max(report.beyond.values()), sizes
 
 
