@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -64,11 +65,11 @@ def accuracies(recipe: Recipe, folder: Path, device: str) -> tuple[float, float,
         assert finer is not None
         there = DeviceBatches(finer, 64, device=torch.device(device), dtype=torch.float32)
     else:
-        there = ResampledSeries(here, 2 * splits.train.sample_shape[1])
+        there = cast(DeviceBatches, ResampledSeries(here, 2 * splits.train.sample_shape[1]))
     report = alias_report(model, [2.0] * dims)
     found = [
         100 * evaluate_exactly(net.to(device), batches).accuracy for net, batches in ((model, here), (twice, there))
-    ]  # type: ignore[arg-type]
+    ]
     sizes = " ".join("×".join(map(str, m.extent)) for m in model.modules() if isinstance(m, FlexConvNd))
     return found[0], found[1], 100 * max(report.beyond.values()), sizes
 

@@ -53,7 +53,11 @@ FILES = {
     "`python -m benchmarks.folded_energy`",
     "bench/own_loop_cifar10_cpu.txt": "layers in a user's own loop, CIFAR-10: `python -m benchmarks.own_loop`",
     "bench/own_loop_digits_cpu.txt": "the same on digits",
-    "bench/parametrization_digits_cpu.txt": "digits with both parametrizations, resampled to twice the resolution",
+    "bench/parametrization_digits_cpu.txt": "digits with both parametrizations, resampled to twice the resolution: "
+    "`python -m benchmarks.parametrization`",
+    "bench/parametrization_h200.txt": "the same on CIFAR-10 and CharacterTrajectories",
+    "bench/eager_loop_h200.txt": "training steps in a plain loop, with a profile: `python -m benchmarks.eager_loop`",
+    "bench/captured_loop_h200.txt": "training steps with `flexconv.capture`: `python -m benchmarks.captured_loop`",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
 }
 

@@ -22,6 +22,7 @@ from flexconv._fast.capture_windows import STEPS_BETWEEN_CHECKS
 from flexconv._fast.forwards import ForwardSampler
 from flexconv.errors import ArgumentError, UsageError
 from flexconv.nn import GaussianMask
+from flexconv.ops._select import _launches_are_free
 
 from .. import fake_graph
 from ..conftest import mentions
@@ -804,6 +805,22 @@ def test_model_that_moves_between_devices():
     model.to("cpu")
     losses_of(step, batches(4, "cpu"))
     assert not step.captured
+
+
+def test_algorithms_are_chosen_as_for_captured_code(device):
+    """Also in the steps before a capture, which must compute what the graph will compute."""
+    model = plain(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=True)
+    train_step, free = make_step(model, optimizer), []
+
+    def step(x, y):
+        free.append(_launches_are_free.get())
+        return train_step(x, y)
+
+    run_all(captured(step, model, optimizer), batches(6, device))
+    assert free
+    assert all(free)
+    assert not _launches_are_free.get()
 
 
 # --- kernels sampled at the start of a forward pass -------------------------------------------------------------------

@@ -23,6 +23,7 @@ from .._registry import provide
 from ..capture import TrainStep, check_argument, constant_rates, detached, on_device
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed, refresh_extents
+from ..ops import launches_are_free
 from .blocks import fused_blocks
 from .capture_errors import host_reads, users_line
 from .capture_optim import CapturableOptimizer
@@ -276,7 +277,7 @@ class CapturedStep(TrainStep[P, R]):
     def _run(self, way: Callable[[Callable[[], R]], R], args: Any, kwargs: Any, *, capturing: bool) -> R:
         """Run or capture a step with the windows of the capture."""
         step: Callable[..., R] = self.train_step
-        with self.windows.held(), self._ready():
+        with self.windows.held(), self._ready(), launches_are_free():
             fast = self._prepare()
             failures: list[Exception] = []  # ending a failed capture raises another error
 
