@@ -21,8 +21,9 @@ from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._factored import Factors, Source
+from .fused_kernel import fused_kernel
 from .fused_operators import compiled_kernel
-from .fused_sampler import fused_basis, fused_kernel
+from .fused_sampler import fused_basis
 
 
 def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel | torch.Tensor:

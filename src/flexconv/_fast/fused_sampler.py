@@ -24,7 +24,6 @@ import torch
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 from torch.autograd import forward_ad
 
-from .._context import no_autocast
 from .._matmul import matmul
 from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
 from ..nn._crop import smallest_intervals
@@ -88,7 +87,7 @@ def fused_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor |
     tensors, settings = found
     present = [t for t in tensors if t is not None]
     parameters = () if layer.mask is None else layer.mask.size_parameters()
-    if not _supported([*present, *parameters]):
+    if not supported([*present, *parameters]):
         return None
     grid = grid_of(layer, window, present[0].device)
     features = _features_of(layer.generator, grid, tensors, present)
@@ -154,7 +153,7 @@ def supports_device(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and has_triton()
 
 
-def _supported(tensors: Sequence[torch.Tensor]) -> bool:
+def supported(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether these are ordinary float32 tensors on one device, and no transform or derivative mode is active."""
     device = tensors[0].device
     kinds = torch.Tensor, torch.nn.Parameter
@@ -260,7 +259,7 @@ class _Features(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative
-            found = _plain_gradients(lambda *given: plain_features(ctx.grid.points(), *given), tensors, grads[0])
+            found = plain_gradients(lambda *given: plain_features(ctx.grid.points(), *given), tensors, grads[0])
         else:
             found = launch_features_backward(ctx.grid, tensors, ctx.kept, grads[0])
         return None, *_needed(found, ctx.needs_input_grad[1:])
@@ -358,7 +357,7 @@ class _Masked(torch.autograd.Function):
         features, *parameters = ctx.saved_tensors
         needed = ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # for a second derivative
-            plain = _plain_gradients(
+            plain = plain_gradients(
                 lambda features, *given: features * plain_mask(ctx.mask(), ctx.grid, given).unsqueeze(1),
                 (features, *parameters),
                 grads[0],
@@ -483,56 +482,6 @@ def launch_mask_sums(
     return d_features, out
 
 
-# --- the kernel -------------------------------------------------------------------------------------------------------
-
-
-def fused_kernel(
-    weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
-) -> torch.Tensor | None:
-    """The kernel [weight bias] · basisᵀ of this shape, from an output map and a basis [*taps, rank].
-
-    None if it is not supported.
-    """
-    if not supports_device(weight) or not _supported((weight, bias, basis)):
-        return None
-    return _Kernel.apply(weight, bias, basis.flatten(0, -2), shape)
-
-
-def _plain_kernel(weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    return matmul(torch.cat([weight, bias.unsqueeze(1)], 1), basis.t())
-
-
-class _Kernel(torch.autograd.Function):
-    """Takes the place of ten operations whose gradients are views and copies."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, weight: torch.Tensor, bias: torch.Tensor, basis: torch.Tensor, shape: Sequence[int]
-    ) -> torch.Tensor:
-        with torch.no_grad(), no_autocast(weight.device.type):
-            mix = torch.cat([weight, bias.unsqueeze(1)], 1)
-            kernel = matmul(mix, basis.t())
-        if any(ctx.needs_input_grad):
-            ctx.save_for_backward(weight, bias, basis)
-            ctx.mix = mix
-        return kernel.view(shape)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        weight, bias, basis = ctx.saved_tensors
-        with no_autocast(weight.device.type):
-            grad = grads[0].to(weight.dtype).reshape(len(weight), -1)
-            if torch.is_grad_enabled():  # for a second derivative
-                return *_plain_gradients(_plain_kernel, (weight, bias, basis), grad), None
-            of_weight, of_bias, of_basis, _ = ctx.needs_input_grad
-            return (
-                matmul(grad, basis[:, :-1]) if of_weight else None,
-                torch.mv(grad, basis[:, -1]) if of_bias else None,
-                matmul(grad.t(), ctx.mix) if of_basis else None,
-                None,
-            )
-
-
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
@@ -544,7 +493,7 @@ def _needed(gradients: Sequence[torch.Tensor | None], needed: Sequence[bool]) ->
     return [gradient if wanted else None for gradient, wanted in zip(gradients, needed, strict=True)]
 
 
-def _plain_gradients(function: Any, tensors: Sequence[torch.Tensor | None], grad: torch.Tensor) -> list[Any]:
+def plain_gradients(function: Any, tensors: Sequence[torch.Tensor | None], grad: torch.Tensor) -> list[Any]:
     """Gradients of a function of these tensors, with a graph for further derivatives."""
     given = [None if t is None else t.view_as(t) for t in tensors]  # one of them may depend on another
     wanted = [t for t in given if t is not None and t.requires_grad]
