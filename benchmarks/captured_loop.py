@@ -35,7 +35,7 @@ ROUNDS = 5
 def own_loop(way: str, *, full: bool) -> tuple[Callable[[], object], Callable[[], int]]:
     """Return a function that trains on one batch, and one that counts captures."""
     torch.manual_seed(0)
-    model = create_model("flexnet7", in_channels=3, num_classes=10, image_size=32).cuda()
+    model = create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, parametrization="paper").cuda()
     if full:
         open_masks(model)
     optimizer = torch.optim.Adam(flexconv.parameter_groups(model, lr=1e-3), fused=True)

@@ -28,13 +28,16 @@ from flexconv.nn import FlexConvNd
 from flexconv.spectrum import alias_report
 from flexconv.train import Recipe, RunFolder, evaluate_exactly, load_data, load_recipe, train
 
-BASE = ("data.validation=0.1", "model.generator_options=null", "model.mask_options=null")
+BASE = "model.generator_options=null", "model.mask_options=null"
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "digits": ("digits", (*BASE, "data.validation=0.2")),
-    "cifar10": ("flexnet7-cifar10", (*BASE, "data.resolution=16", "epochs=20", "schedule.warmup_epochs=2")),
+    "cifar10": (
+        "flexnet7-cifar10",
+        (*BASE, "data.validation=0.1", "data.resolution=16", "epochs=20", "schedule.warmup_epochs=2"),
+    ),
     "character_trajectories": (
         "flextcn-character-trajectories/2-blocks",
-        (*BASE[1:], "epochs=60", "schedule.warmup_epochs=2", "optim.lr=0.005", "optim.kernel_norm=0"),
+        (*BASE, "epochs=60", "schedule.warmup_epochs=2", "optim.lr=0.005", "optim.kernel_norm=0"),
     ),
 }
 RATES = {"recipe": (), "1e-3": ("optim.lr=0.001", "optim.mask_factor=1.0")}

@@ -28,7 +28,7 @@ from ._geometry import Geometry
 
 DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
-HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, including its share of Python and autograd
+HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, with its share of Python and autograd; an estimate
 #: operations of each algorithm on the host, without and with gradients: `python -m benchmarks.eager_loop --count`
 HOST_OPERATIONS = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140)}
 
