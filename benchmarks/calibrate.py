@@ -173,6 +173,7 @@ def _calls(shape: Shape, device: torch.device, precision: str, *, training: bool
     """Return what to time. Long calls are left out, and FFTs are timed once because they always run in float32."""
     problem, cpu = shape.problem(device.type, PRECISIONS[precision]), device.type == "cpu"
     names = ["direct", "fft"] if cpu else ["direct", "fft", "dft"] if precision == "fp32" else ["direct", "dft"]
+    names += ["toeplitz"] if not cpu and shape.groups == shape.channels > 1 else []
     if not cpu:
         calibration = Calibration(_calibration_cuda.COEFFICIENTS[problem.precision, training], {})
         times = estimate_times(calibration, problem)
@@ -201,7 +202,7 @@ def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
     ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
     samples = defaultdict(list)
     for row, shape in known:
-        times = {name: 1e6 * row[name] for name in ("direct", "fft", "dft") if name in row}
+        times = {name: 1e6 * row[name] for name in ("direct", "fft", "dft", "toeplitz") if name in row}
         if (shape, row["training"]) in ffts:
             times.setdefault("fft", 1e6 * ffts[shape, row["training"]])
         precision = PRECISIONS[row.get("precision", "fp32")]

@@ -12,3 +12,4 @@ from . import fit as fit
 from . import products as products
 from . import sizes as sizes
 from . import step as step
+from . import toeplitz_conv as toeplitz_conv

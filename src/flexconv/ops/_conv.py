@@ -16,6 +16,7 @@ from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_sizes, resolve_padding
 from ._reference import reference_conv
 from ._select import select_algorithm
+from ._toeplitz import toeplitz_conv
 
 #: computes x, weight, bias, geometry → output
 Algorithm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Geometry], torch.Tensor]
@@ -24,6 +25,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "direct": direct_conv,
     "fft": fft_conv,
     "dft": dft_conv,
+    "toeplitz": toeplitz_conv,
     "reference": reference_conv,
 }
 
@@ -54,8 +56,9 @@ def conv1d(
         dilation: Distance between taps.
         groups: Number of groups of channels that are convolved separately.
         algorithm: "direct" (the cost grows with the number of taps), "fft" (it does not), "dft" (the same, as matrix
-            products for tensor cores) or "reference" (plain loops, for tests). "auto" selects the fastest one by a
-            cost model; on a CPU, it selects "direct" or "fft".
+            products for tensor cores), "toeplitz" (direct, as matrix products for tensor cores; for depthwise
+            convolutions on a GPU) or "reference" (plain loops, for tests). "auto" selects the fastest one by a cost
+            model; on a CPU, it selects "direct" or "fft".
 
     Returns:
         The output [batch, out, length'].

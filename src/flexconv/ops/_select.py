@@ -30,7 +30,7 @@ DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, s
 
 HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, with its share of Python and autograd; an estimate
 #: operations of each algorithm on the host, without and with gradients: `python -m benchmarks.eager_loop --count`
-HOST_OPERATIONS = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140)}
+HOST_OPERATIONS = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140), "toeplitz": (8, 25)}
 
 SIMILAR = 1.2  # largest ratio between sizes for which an override applies
 
