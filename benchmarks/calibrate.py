@@ -1,12 +1,15 @@
 """Calibrate `algorithm="auto"`: time every algorithm for many shapes and fit the cost model to the times.
 
     python -m benchmarks.calibrate measure cuda results/bench/calibrate_cuda.jsonl         (100 seconds; --seconds)
-    python -m benchmarks.calibrate fit results/bench/calibrate_cuda.jsonl --out src/flexconv/ops/_calibration_cuda.py
+    python -m benchmarks.calibrate measure cuda results/bench/calibrate_depthwise_cuda.jsonl --shapes depthwise
+    python -m benchmarks.calibrate measure cuda results/bench/held_out_cuda.jsonl --shapes held-out
+    python -m benchmarks.calibrate fit results/bench/calibrate{,_depthwise}_cuda.jsonl --out src/flexconv/ops/_calibration_cuda.py
+        --check results/bench/held_out_cuda.jsonl
 
 Use `cpu` in place of `cuda` to calibrate for CPUs (10 minutes on an idle machine). `measure` writes one line of JSON
 per shape, precision and mode, and starts with the shapes of `flexconv bench` and of the networks. On a GPU it times
-replayed CUDA graphs, which exclude the overhead of the host. `fit` also reports how good the selections are. `--smoke`
-measures tiny shapes on any machine.
+replayed CUDA graphs, which exclude the overhead of the host. `fit` also reports how good the selections are, for the
+shapes of the fit and for those of `--check`, which it does not use. `--smoke` measures tiny shapes on any machine.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import sys
 import time
@@ -140,6 +144,45 @@ def gpu_shapes() -> Iterator[Shape]:
             yield Shape(dims, batch, channels, size, taps, groups=channels)
 
 
+def depthwise_shapes() -> Iterator[Shape]:
+    """Yield depthwise convolutions, from those of networks for images to long sequences."""
+    grids = [  # dims, batch, channels, size, taps
+        (1, (64,), (140, 768), (1024,), (5, 33, 129, 513, 1024)),
+        (1, (16,), (140,), (784, 1024), (9, 65, 784)),
+        (1, (64,), (256,), (4096,), (9, 129, 1025, 4096)),
+        (1, (16,), (256,), (16384,), (33, 257, 2049, 16384)),
+        (1, (1, 4), (140,), (1024, 16000), (65, 1024)),
+        (2, (64,), (96,), (32,), (3, 5, 9, 17, 33)),
+        (2, (64,), (384,), (14,), (3, 7, 13)),
+        (2, (64,), (384,), (28, 56), (3, 7, 13, 31)),
+        (2, (16,), (48,), (64, 96), (3, 7, 15, 31, 63)),
+        (2, (1, 4), (96,), (32, 96), (5, 17, 33)),
+        (2, (16,), (64,), (7, 20, 33), (3, 7)),
+        (3, (2, 8), (16, 48), (16, 32), (3, 7, 15)),
+    ]
+    for dims, *axes in grids:
+        for batch, channels, size, taps in itertools.product(*axes):
+            if taps <= size + 1:
+                yield Shape(dims, batch, channels, size, taps, groups=channels)
+
+
+def held_out_shapes(number: int = 120) -> list[Shape]:
+    """Return random shapes, half of them depthwise, which no fit uses."""
+    rng = random.Random(1)
+    shapes: list[Shape] = []
+    while len(shapes) < number:
+        dims, depthwise = rng.choice((1, 1, 2, 2, 2, 3)), len(shapes) % 2 == 0
+        batch = rng.choice((1, 4, 8, 16, 32, 64, 128))
+        channels = rng.choice((32, 48, 64, 96, 192, 384) if depthwise else (16, 24, 30, 32, 48, 64))
+        size = round(2 ** rng.uniform(*{1: (6, 14), 2: (3, 6.6), 3: (3, 5)}[dims]))
+        taps = min(size, round(2 ** rng.uniform(1, math.log2(size)))) | 1
+        elements = batch * channels * size**dims
+        work = elements * taps**dims * (1 if depthwise else channels)
+        if 2**14 <= elements <= 2**27 and work <= 2**41:
+            shapes.append(Shape(dims, batch, channels, size, taps, groups=channels if depthwise else 1))
+    return shapes
+
+
 SMOKE = [Shape(1, 2, 3, 24, 5), Shape(1, 2, 4, 24, 24, 4), Shape(2, 2, 3, 8, 3, out=4), Shape(2, 2, 8, 8, 7)]
 
 
@@ -196,8 +239,15 @@ def _run(conv: partial[torch.Tensor]) -> object:
 
 
 def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
-    """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too."""
-    rows = [json.loads(line) for line in lines]
+    """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too.
+
+    If a shape was measured several times, the last measurement counts.
+    """
+    last = {}
+    for line in lines:
+        row = json.loads(line)
+        last[*(row.get(field) for field in Shape._fields), row.get("precision"), row["training"]] = row
+    rows = [*last.values()]
     known = [(row, Shape(**{field: row[field] for field in Shape._fields if field in row})) for row in rows]
     ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
     samples = defaultdict(list)
@@ -223,18 +273,24 @@ def main() -> None:
         type=float,
         help="start no new shape after this time (GPU: 100)",
     )
+    measuring.add_argument("--shapes", choices=("all", "depthwise", "held-out"), default="all")
     measuring.add_argument("--smoke", action="store_true", help="measure tiny shapes, to test that everything runs")
     fitting = commands.add_parser("fit")
     fitting.add_argument("files", type=Path, nargs="+")
+    fitting.add_argument("--check", type=Path, nargs="*", default=[], help="measurements that are not used for the fit")
     fitting.add_argument("--out", type=Path, help="file for the module (default: standard output)")
     arguments = parser.parse_args()
     if arguments.command == "measure":
         device, limit = torch.device(arguments.device), 100.0 if arguments.device == "cuda" else float("inf")
         with arguments.file.open("w") as sink:
-            shapes = SMOKE if arguments.smoke else sweep(device.type)
+            named = {"all": partial(sweep, device.type), "depthwise": depthwise_shapes, "held-out": held_out_shapes}
+            shapes = SMOKE if arguments.smoke else [*named[arguments.shapes]()]
             measure_all(device, shapes, sink, seconds=arguments.seconds or limit)
         return
-    samples = read_samples(line for file in arguments.files for line in file.read_text().splitlines())
+    samples, check = (
+        read_samples(line for file in files for line in file.read_text().splitlines())
+        for files in (arguments.files, arguments.check)
+    )
     calibrations = {mode: fit_calibration(each) for mode, each in sorted(samples.items())}
     text = module_text(calibrations, [file.as_posix() for file in arguments.files])
     if arguments.out is None:
@@ -244,6 +300,9 @@ def main() -> None:
     for mode, each in sorted(samples.items()):
         print(f"{mode[0]} precision, {'training' if mode[1] else 'inference'}", file=sys.stderr)
         print(summary(calibrations[mode], each), file=sys.stderr)
+        if mode in check:
+            print("  not used for the fit:", file=sys.stderr)
+            print(summary(calibrations[mode], check[mode]), file=sys.stderr)
 
 
 if __name__ == "__main__":

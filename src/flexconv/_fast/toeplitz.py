@@ -15,14 +15,13 @@ from typing import NamedTuple
 import torch
 
 from ..ops._geometry import Geometry, Pads, output_sizes
-from ..ops._tiles import TILE, Tiles, cut_into_tiles
+from ..ops._tiles import TILE, Tiles, cached_tiles
 
 MATRIX_BYTES = 2**28  # largest memory for Toeplitz matrices; with more, channels are processed in parts
 PROGRAMS = 512  # a weight gradient is split into at least this many programs, to occupy all multiprocessors
-FEW_OFFSETS = 8  # with fewer offsets along the last axis, programs that handle two tiles waste too much
 SAMPLES = 64  # sequences are read in place if the batch is a multiple of this number, so that rows fill whole blocks
 ROWS = 64  # of a program that packs
-TAPS = 32  # of a program that adds diagonals
+TAPS = 128  # of a program that adds diagonals
 
 
 class Launch(NamedTuple):
@@ -31,11 +30,10 @@ class Launch(NamedTuple):
     rows: int  # of a block of inputs
     warps: int
     stages: int  # depth of the software pipeline
-    width: int  # tiles or offsets side by side that one program handles
 
 
-MULTIPLY = {2: Launch(128, 4, 3, 2), 4: Launch(64, 4, 2, 1)}  # by the bytes of a number
-CORRELATE = {2: Launch(64, 4, 4, 2), 4: Launch(32, 4, 2, 1)}
+MULTIPLY = {2: Launch(64, 4, 3), 4: Launch(64, 4, 3)}  # by the bytes of a number
+CORRELATE = {2: Launch(64, 4, 3), 4: Launch(32, 4, 4)}
 
 
 class Blocks(NamedTuple):
@@ -77,31 +75,28 @@ def weight_gradient(
     of_x, of_grad = make_blocks(x, tiles.shape), blocks or make_blocks(grad, tiles.shape)
     batch, channels = x.shape[:2]
     found = x.new_empty(channels, *taps)
-    rows, warps, stages, group = CORRELATE[x.element_size()]
+    rows, warps, stages = CORRELATE[x.element_size()]
     if not _is_packed(of_x) or not _is_packed(of_grad):
         rows = math.gcd(rows, batch)
-    group = 1 if tiles.offsets[-1] < FEW_OFFSETS else group
     offsets = math.prod(tiles.offsets)
-    programs = math.prod(tiles.offsets[:-1]) * -(-tiles.offsets[-1] // group)
     steps = -(-batch * math.prod(tiles.outputs) // rows)
-    splits = max(1, min(-(-PROGRAMS // (programs * channels)), steps // 8))
+    splits = max(1, min(-(-PROGRAMS // (offsets * channels)), steps // 8))
     shape, inputs, outputs, first, count = _three_axes(tiles)
     number = math.prod(taps)
     three = (*(1,) * (3 - len(taps)), *taps)
     left = (*(0,) * (3 - len(taps)), *(pad for pad, _ in pads))
-    for start, stop in _parts(channels, splits * offsets * TILE * TILE * 4):
-        sums = x.new_empty(splits, stop - start, offsets, TILE, TILE, dtype=torch.float32)
-        with torch.cuda.device_of(x):
-            kernels.correlate[(programs, stop - start, splits)](
-                of_x.data[start * of_x.channel :], of_grad.data[start * of_grad.channel :], sums,
-                batch, stop - start, *outputs, *inputs, *first, *count, splits,
-                of_x.channel, of_x.tile, of_x.sample, of_grad.channel, of_grad.tile, of_grad.sample,
-                GROUP=group, ROWS=rows, PRECISION=_precision(x), num_warps=warps, num_stages=stages,
-            )  # fmt: skip
-            kernels.add_diagonals[(-(-number // TAPS), stop - start)](
-                sums, found[start:stop], stop - start, number, three[1], three[2], *first, *count, *left, splits,
-                *shape, TAPS=TAPS, num_warps=4,
-            )  # fmt: skip
+    dims = len(taps)
+    sums = x.new_empty(splits, channels, offsets, 2**dims, TILE, dtype=torch.float32)
+    with torch.cuda.device_of(x):
+        kernels.correlate[(offsets, channels, splits)](
+            of_x.data, of_grad.data, sums, batch, channels, *outputs, *inputs, *first, *count, splits,
+            of_x.channel, of_x.tile, of_x.sample, of_grad.channel, of_grad.tile, of_grad.sample,
+            dims, *shape, ROWS=rows, PRECISION=_precision(x), num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        kernels.add_diagonals[(-(-number // TAPS), channels)](
+            sums, found, channels, number, three[1], three[2], *first, *count, *left, splits,
+            dims, *shape, TAPS=TAPS, num_warps=4,
+        )  # fmt: skip
     return found
 
 
@@ -153,10 +148,8 @@ def _multiply(
     batch, channels, *size = y.shape
     weight = weight.contiguous()
     launch = MULTIPLY[y.element_size()]
-    width = 1 if tiles.offsets[-1] < FEW_OFFSETS else launch.width
     shape, inputs, outputs, first, count = _three_axes(tiles)
-    out2 = -(-outputs[2] // width)
-    rows = batch * outputs[0] * outputs[1] * out2
+    rows = batch * math.prod(outputs)
     ones = 3 - len(size)
     lefts, taps = (*(0,) * ones, *left), (*(1,) * ones, *weight.shape[1:])
     offsets = math.prod(tiles.offsets)
@@ -168,9 +161,9 @@ def _multiply(
             )
             kernels.multiply[(-(-rows // launch.rows), stop - start)](
                 blocks.data[start * blocks.channel :], matrices, y if bias is None else bias[start:stop], y[:, start:],
-                batch, rows, channels, outputs[1], out2, *inputs, *first, *count, *_units(size),
-                blocks.channel, blocks.tile, blocks.sample, *shape, _unit(size), width,
-                ROWS=launch.rows, BIAS=bias is not None, PRECISION=_precision(y),
+                batch, rows, channels, *outputs[1:], *inputs, *first, *count, *_units(size),
+                blocks.channel, blocks.tile, blocks.sample, len(size), *shape, _unit(size),
+                ROWS=launch.rows, SINGLE=batch % launch.rows == 0, BIAS=bias is not None, PRECISION=_precision(y),
                 num_warps=launch.warps, num_stages=launch.stages,
             )  # fmt: skip
 
@@ -197,7 +190,7 @@ def _parts(channels: int, bytes_per_channel: int) -> Iterator[tuple[int, int]]:
 
 def _cut(size: Sequence[int], taps: Sequence[int], pads: Pads) -> Tiles:
     left = tuple(pad for pad, _ in pads)
-    return cut_into_tiles(tuple(size), tuple(taps), left, output_size(size, taps, pads))
+    return cached_tiles(tuple(size), tuple(taps), left, output_size(size, taps, pads))
 
 
 def _flipped(tiles: Tiles, taps: Sequence[int], left: Sequence[int]) -> Tiles:

@@ -41,13 +41,18 @@ class Tiles(NamedTuple):
         return total
 
 
-@functools.lru_cache(maxsize=4096)
 def cut_into_tiles(
     size: tuple[int, ...], taps: tuple[int, ...], left: tuple[int, ...], outputs: tuple[int, ...]
 ) -> Tiles:
     """The tiles with the fewest pairs for a convolution with stride 1, dilation 1 and `left` padding."""
-    found = (tiles_of_shape(shape, size, taps, left, outputs) for shape in SHAPES[len(size)])
-    return min(found, key=lambda tiles: tiles.pairs)
+    found = [tiles_of_shape(shape, size, taps, left, outputs) for shape in SHAPES[len(size)]]
+    best = found[0]
+    for tiles in found[1:]:  # a loop, because torch.compile does not support min() here
+        best = tiles if tiles.pairs < best.pairs else best
+    return best
+
+
+cached_tiles = functools.lru_cache(maxsize=4096)(cut_into_tiles)
 
 
 def tiles_of_shape(
@@ -71,4 +76,17 @@ def tiles_of_shape(
 
 def _pairs(inputs: int, outputs: int, first: int, last: int) -> int:
     """The number of (σ, τ) with 0 ≤ σ < inputs, 0 ≤ τ < outputs and first ≤ σ − τ ≤ last."""
-    return sum(max(0, min(inputs - 1, tile + last) - max(0, tile + first) + 1) for tile in range(outputs))
+    return _pairs_up_to(inputs, outputs, last) - _pairs_up_to(inputs, outputs, first - 1)
+
+
+def _pairs_up_to(inputs: int, outputs: int, last: int) -> int:
+    """The number of (σ, τ) with σ − τ ≤ last: the sum over τ of τ + last + 1, clamped between 0 and inputs."""
+    return _clamped_sum(inputs, last + 1 + outputs) - _clamped_sum(inputs, last + 1)
+
+
+def _clamped_sum(limit: int, stop: int) -> int:
+    """Σ min(u, limit) for 0 ≤ u < stop."""
+    if stop <= 0:
+        return 0
+    ramp = min(stop, limit + 1)
+    return ramp * (ramp - 1) // 2 + (stop - ramp) * limit
