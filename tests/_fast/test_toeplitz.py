@@ -76,10 +76,11 @@ def test_convolution_and_gradients_equal_torch(seed, whole, monkeypatch):
     y = CONVS[len(size)](x, w, bias, padding=pads, groups=channels, algorithm="toeplitz")
     expected = reference(x, w, bias, pads)
     grad = torch.randn_like(y)
-    assert relative_error(y, expected) < 1e-6
+    limit = 1e-6 if DEVICE == "cpu" else 3e-6  # tensor cores do not round the last bit of a sum
+    assert relative_error(y, expected) < limit
     found = torch.autograd.grad(y, (x, w, bias), grad)
     for one, other in zip(found, torch.autograd.grad(expected, (x, w, bias), grad.double()), strict=True):
-        assert relative_error(one, other) < 1e-6
+        assert relative_error(one, other) < limit
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16])
