@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv2d
-from flexconv._fast import fused_sampler, sizes
+from flexconv._fast import fused_sampler, launches, sizes
 from flexconv.nn import _extent
 
 LAUNCHED = "features_forward", "features_backward", "mask_forward", "mask_backward", "mask_finish"
@@ -34,10 +34,17 @@ CHANNELS, IMAGE, GRID = 4, 16, 17
 
 
 class NoLaunch:
-    """Stands for a Triton kernel."""
+    """Stands for a Triton kernel, and for the compiled kernel that a launch returns."""
 
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def __init__(self, kernel: Any) -> None:
+        self.arg_names = kernel.arg_names
+        self.function, self.packed_metadata = 0, ()
+
+    def __getitem__(self, grid: object) -> Callable[..., NoLaunch]:
+        return lambda *_, **__: self
+
+    def run(self, *arguments: Any) -> None:
+        pass
 
 
 class HostCopy(sizes.Copy):
@@ -58,8 +65,10 @@ def as_on_a_gpu() -> Iterator[None]:
     found = {name: getattr(fused_sampler_triton, name) for name in LAUNCHED}
     supports_device, supports, copy = fused_sampler.supports_device, sizes.copies.supports, sizes.copies.copy
     for name in LAUNCHED:
-        setattr(fused_sampler_triton, name, NoLaunch())
+        setattr(fused_sampler_triton, name, NoLaunch(found[name]))
     fused_sampler.supports_device = lambda _: True
+    device, stream = launches._current_device, launches._current_stream
+    launches._current_device, launches._current_stream = (lambda: -1), (lambda _: 0)
     sizes.copies.supports = lambda _: True  # type: ignore[method-assign]
     sizes.copies.copy = HostCopy
     remember, _extent._remember = _extent._remember, _extent.Versions  # values on a GPU are not compared
@@ -70,6 +79,7 @@ def as_on_a_gpu() -> Iterator[None]:
             setattr(fused_sampler_triton, name, kernel)
         fused_sampler.supports_device = supports_device
         _extent._remember = remember
+        launches._current_device, launches._current_stream = device, stream
         sizes.copies.supports, sizes.copies.copy = supports, copy  # type: ignore[method-assign]
 
 
@@ -95,7 +105,8 @@ class Case:
 
     def update(self) -> None:
         for parameter in self.layer.parameters():
-            parameter.grad = torch.zeros_like(parameter)  # unsupported launches leave garbage
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)  # launches that do nothing leave garbage
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.x.grad = None
