@@ -38,7 +38,7 @@ def make_launch(
     outer_strides = [stride for each in strides for stride in each[:3]]
     unit = math.gcd(8, *outer_strides)
     inner_strides = [stride for each in strides for stride in each[3:]]
-    constants = dict(zip(CONSTANTS, (unit, *inner_strides, *sizes, *tiles, conjugate), strict=True))
+    constants: dict[str, int] = dict(zip(CONSTANTS, (unit, *inner_strides, *sizes, *tiles, conjugate), strict=True))
     numbers = groups, *(stride // unit for stride in outer_strides)
     return Launch(_complex_product, grid, numbers, constants, num_warps=4 if tiles[0] * tiles[1] >= MAX_TILE**2 else 2)
 

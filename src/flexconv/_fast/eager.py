@@ -29,13 +29,14 @@ from ..ops._direct import direct_conv
 from ..ops._geometry import Geometry, drop_unreachable_taps, output_sizes
 from ..ops._select import _launches_are_free, select_algorithm
 from . import fused_sampler as fused
+from .eager_dft import DftProblem, dft_layer, dft_problem
 from .eager_kernel import Sampling, sampled_kernel
 from .triton_support import capturing
 from .windows import Windows
 
 SHAPES = 64  # of inputs and windows that a layer remembers
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _PLAIN = (torch.Tensor, nn.Parameter)
 _NOT_OVERRIDDEN = (
     "sample", "coordinates", "pads_for", "pads", "padding", "window", "kernel_size", "size_source", "axes", "grid",
@@ -120,9 +121,9 @@ class _Shape(FactoredKernel):
 class _Problem(NamedTuple):
     """A convolution of one shape: how it is computed, and the taps that it needs."""
 
-    algorithm: str
     geometry: Geometry
     sampling: Sampling
+    dft: DftProblem | None  # None: directly
     padding: tuple[int, ...] | None  # for torch's own function; None if it has no such padding
 
 
@@ -134,6 +135,7 @@ class _Path:
         self.supported = False
         self.hooks: list[Any] = []
         self._problems: dict[object, _Problem | None] = {}
+        self._matrices: tuple[_Problem | None, list[torch.Tensor]] = None, []  # of the last convolution
         generator, mask = layer.generator, layer.mask
         cls = type(layer)
         if any(getattr(cls, name) is not getattr(FlexConvNd, name) for name in _NOT_OVERRIDDEN):
@@ -196,36 +198,37 @@ class _Path:
         # the selection depends on whether there will be a backward pass
         training = x.requires_grad or trained or weight.requires_grad or output_bias.requires_grad
         training = training or any(tensor.requires_grad for tensor in of_mask)
-        extent = layer.__dict__["_extent"]
-        refreshed = self.windows is not None and self.windows.refresh(extent, layer.mask, of_mask)
+        extent, mask = layer.__dict__["_extent"], layer.__dict__["_modules"].get("mask")
+        refreshed = self.windows is not None and self.windows.refresh(extent, mask, of_mask)
         window = extent.windows if refreshed else layer.window
         key = x.shape, x.dtype, lowered, window, training, _launches_are_free.get(), device
         problem = self._problems.get(key, _UNKNOWN)
         if problem is _UNKNOWN:
             if len(self._problems) >= SHAPES:
                 self._problems.clear()
-            problem = self._problems[key] = self._problem(layer, x, window, weight.shape[1] + 1, training)
+            problem = self._problems[key] = self._problem(layer, x, window, dtype, weight.shape[1] + 1, training)
         if problem is None:
             return NotImplemented
-        sampling, features = problem.sampling, None
+        sampling, features, tensors = problem.sampling, None, (*of_mask, *of_features)
         if lowered is not None:
             torch.set_autocast_enabled(x.device.type, False)
         try:
-            if trained:
-                tensors = *of_mask, *of_features
-            else:
+            if not trained:
                 features, tensors = self._constant_features(layer, sampling.grid, of_features), of_mask
-            by_torch = problem.padding is not None
-            kernel_dtype = dtype if by_torch or lowered is None else torch.float32
+            if problem.dft is not None:
+                if self._matrices[0] is not problem:
+                    self._matrices = problem, problem.dft.matrices(x.device)
+                matrices = self._matrices[1]
+                return dft_layer(problem.dft, matrices, sampling, features, x, bias, weight, output_bias, *tensors)
+            kernel_dtype = torch.float32 if problem.padding is None and lowered is not None else dtype
             kernel = sampled_kernel(sampling, kernel_dtype, features, weight, output_bias, *tensors)
         finally:
             if lowered is not None:
                 torch.set_autocast_enabled(x.device.type, True)
-        geometry = problem.geometry
-        if by_torch:
-            stride, _, dilation, groups = geometry
+        stride, _, dilation, groups = problem.geometry
+        if problem.padding is not None:
             return _CONV[layer.dims](x, kernel, bias, stride, problem.padding, dilation, groups)
-        return direct_conv(x, kernel, bias, geometry)
+        return direct_conv(x, kernel, bias, problem.geometry)
 
     def _constant_features(self, layer: FlexConvNd, grid: fused.Grid, tensors: list[Any]) -> torch.Tensor:
         *of_features, output_basis = tensors
@@ -234,7 +237,13 @@ class _Path:
         return fused._features_of(layer.generator, grid, of_features, present)
 
     def _problem(
-        self, layer: FlexConvNd, x: torch.Tensor, window: tuple[TapRange, ...], rank: int, training: bool
+        self,
+        layer: FlexConvNd,
+        x: torch.Tensor,
+        window: tuple[TapRange, ...],
+        dtype: torch.dtype,
+        rank: int,
+        training: bool,
     ) -> _Problem | None:
         """How to convolve inputs like x. None if it is left to the plain version."""
         if x.ndim != layer.dims + 2 or 0 in x.shape:
@@ -256,7 +265,10 @@ class _Path:
         algorithm = layer.algorithm
         if algorithm == "auto":
             algorithm = select_algorithm(x, kernel, cropped)
-        if algorithm != "direct" or math.prod(kernel.shape[2:]) > fused.MAX_TAPS:
+        if algorithm not in ("direct", "dft") or math.prod(kernel.shape[2:]) > fused.MAX_TAPS:
+            return None
+        dft = dft_problem(x, kernel, cropped, dtype) if algorithm == "dft" else None
+        if algorithm == "dft" and dft is None:
             return None
         mask = None if layer.mask is None else weakref.ref(layer.mask)
         grid = fused.grid_of(layer, taps, x.device)
@@ -264,7 +276,7 @@ class _Path:
         symmetric = all(left == right >= 0 for left, right in cropped.pads)
         # on a CPU, and for groups of channels, `direct_conv` does more than to call this function
         by_torch = symmetric and layer.groups == 1 and x.is_cuda
-        return _Problem(algorithm, cropped, sampling, tuple(left for left, _ in cropped.pads) if by_torch else None)
+        return _Problem(cropped, sampling, dft, tuple(left for left, _ in cropped.pads) if by_torch else None)
 
 
 def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:

@@ -147,7 +147,7 @@ class SampledKernel(torch.autograd.Function):
 
 
 # `Function.apply` without its handling of function transforms, in which this function is not used
-sampled_kernel = super(torch.autograd.Function, SampledKernel).apply
+sampled_kernel: Any = super(torch.autograd.Function, SampledKernel).apply  # type: ignore[misc]
 
 
 class without_autocast:  # noqa: N801
