@@ -36,6 +36,11 @@ LAYERS = {
     "rotated": lambda **o: FlexConv2d(3, 4, 9, mask=RotatedGaussianMask(sigma=0.4, angle=0.3), generator=SMALL, **o),
     "authors": lambda **o: FlexConv2d(3, 4, 9, mask=GaussianMask(2, sigma=0.4, form="authors"), generator=SMALL, **o),
 }
+LEFT_TO_THE_PLAIN_VERSION = {
+    "direct": (),
+    "dft": ("depthwise", "negative padding", "3D"),
+    "fft": ("depthwise", "negative padding", "strided"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -102,15 +107,15 @@ def compare(monkeypatch, layer, x, *, half=False):
 
 
 @pytest.mark.parametrize("parametrization", ["scaled", "paper"])
-@pytest.mark.parametrize("algorithm", ["direct", "dft"])
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_equals_the_plain_version(monkeypatch, computed, name, algorithm, parametrization):
     layer = LAYERS[name](algorithm=algorithm, parametrization=parametrization)
     compare(monkeypatch, layer, input_of(layer))
-    assert computed == [not (algorithm == "dft" and name in ("depthwise", "negative padding", "3D"))]
+    assert computed == [name not in LEFT_TO_THE_PLAIN_VERSION[algorithm]]
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "dft"])
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["autocast", "bfloat16"])
 def test_half_precision(monkeypatch, computed, algorithm, dtype):
     layer = FlexConv2d(9, 5, 17, generator=SMALL, algorithm=algorithm, mask=GaussianMask(2, sigma=0.6), dtype=dtype)
@@ -118,7 +123,7 @@ def test_half_precision(monkeypatch, computed, algorithm, dtype):
     assert computed == [True]
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "dft"])
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
 @pytest.mark.parametrize("parametrization", ["scaled", "paper"])
 def test_second_derivatives(monkeypatch, computed, algorithm, parametrization):
     options = {"algorithm": algorithm, "parametrization": parametrization, "mask": GaussianMask(2, sigma=0.4)}
@@ -140,14 +145,14 @@ def test_second_derivatives(monkeypatch, computed, algorithm, parametrization):
 
 
 def test_only_wanted_gradients(monkeypatch, computed):
-    for algorithm in ("direct", "dft"):
+    for algorithm in ("direct", "dft", "fft"):
         layer = FlexConv2d(2, 3, 9, generator=SMALL, algorithm=algorithm)
         layer.mask.requires_grad_(False)
         layer.generator.output.weight.requires_grad_(False)
         compare(monkeypatch, layer, input_of(layer, 9))
         layer.requires_grad_(False)
         compare(monkeypatch, layer, input_of(layer, 9))
-    assert computed == [True] * 4
+    assert computed == [True] * 6
 
 
 # --- changes of a layer -----------------------------------------------------------------------------------------------
@@ -252,11 +257,11 @@ class OtherPads(FlexConv2d):
         lambda: FlexConv2d(3, 4, 9, generator="siren"),
         lambda: FlexConv2d(3, 4, 9, dtype=torch.float64),
         lambda: FlexConv2d(3, 4, 9, padding_mode="circular"),
-        lambda: FlexConv2d(3, 4, 9, algorithm="fft"),
+        lambda: FlexConv2d(3, 4, 9, algorithm="reference"),
         lambda: OtherPads(3, 4, 9),
         lambda: FlexConv2d(3, 4, 9, dtype=torch.float16),
     ],
-    ids=["siren", "float64", "padding mode", "fft", "subclass", "float16"],
+    ids=["siren", "float64", "padding mode", "reference", "subclass", "float16"],
 )
 def test_other_layers(monkeypatch, computed, layer):
     layer = layer()

@@ -27,14 +27,19 @@ from ..nn.kernels._linear import Affine
 from ..ops import FactoredKernel
 from ..ops._direct import direct_conv
 from ..ops._geometry import Geometry, drop_unreachable_taps, output_sizes
-from ..ops._select import _launches_are_free, select_algorithm
+from ..ops._select import HOST_OPERATIONS, _launches_are_free, select_algorithm
 from . import fused_sampler as fused
 from .eager_dft import DftProblem, dft_layer, dft_problem
+from .eager_fft import FftProblem, fft_layer, fft_problem
 from .eager_kernel import Sampling, sampled_kernel
 from .triton_support import capturing
 from .windows import Windows
 
 SHAPES = 64  # of inputs and windows that a layer remembers
+
+#: operations of each algorithm on the host, as in `ops._select`, that are not views: views take little time here,
+#: because autograd does not record them (`python -m benchmarks.eager_loop --count`)
+OPERATIONS = {"direct": (4, 16), "fft": (20, 40), "dft": (15, 32)}
 
 _CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -123,8 +128,10 @@ class _Problem(NamedTuple):
 
     geometry: Geometry
     sampling: Sampling
-    dft: DftProblem | None  # None: directly
-    padding: tuple[int, ...] | None  # for torch's own function; None if it has no such padding
+    dft: DftProblem | None = None
+    fft: FftProblem | None = None
+    padding: tuple[int, ...] | None = None  # for torch's own function; None: `direct_conv` does more than to call it
+    added: list[int] | None = None  # padding in front of it, as for `F.pad`
 
 
 class _Path:
@@ -215,6 +222,8 @@ class _Path:
         try:
             if not trained:
                 features, tensors = self._constant_features(layer, sampling.grid, of_features), of_mask
+            if problem.fft is not None:
+                return fft_layer(problem.fft, sampling, features, x, bias, weight, output_bias, *tensors)
             if problem.dft is not None:
                 if self._matrices[0] is not problem:
                     self._matrices = problem, problem.dft.matrices(x.device)
@@ -227,6 +236,8 @@ class _Path:
                 torch.set_autocast_enabled(x.device.type, True)
         stride, _, dilation, groups = problem.geometry
         if problem.padding is not None:
+            if problem.added is not None:
+                x = F.pad(x, problem.added)
             return _CONV[layer.dims](x, kernel, bias, stride, problem.padding, dilation, groups)
         return direct_conv(x, kernel, bias, problem.geometry)
 
@@ -262,21 +273,32 @@ class _Path:
             )
         ]
         taps = tuple((start, start + size) for start, size in zip(starts, kernel.shape[2:], strict=True))
+        if math.prod(kernel.shape[2:]) > fused.MAX_TAPS:
+            return None
+        dft, fft = dft_problem(x, kernel, cropped, dtype), fft_problem(x, kernel, cropped, dtype)
         algorithm = layer.algorithm
         if algorithm == "auto":
-            algorithm = select_algorithm(x, kernel, cropped)
-        if algorithm not in ("direct", "dft") or math.prod(kernel.shape[2:]) > fused.MAX_TAPS:
-            return None
-        dft = dft_problem(x, kernel, cropped, dtype) if algorithm == "dft" else None
-        if algorithm == "dft" and dft is None:
-            return None
+            found = {"direct": True, "dft": dft, "fft": fft}
+            operations = {name: OPERATIONS[name] if found[name] else plain for name, plain in HOST_OPERATIONS.items()}
+            algorithm = select_algorithm(x, kernel, cropped, operations)
         mask = None if layer.mask is None else weakref.ref(layer.mask)
         grid = fused.grid_of(layer, taps, x.device)
         sampling = Sampling(grid, self.mask_settings, mask, len(self.mask_names), tuple(kernel.shape))
-        symmetric = all(left == right >= 0 for left, right in cropped.pads)
-        # on a CPU, and for groups of channels, `direct_conv` does more than to call this function
-        by_torch = symmetric and layer.groups == 1 and x.is_cuda
-        return _Problem(cropped, sampling, dft, tuple(left for left, _ in cropped.pads) if by_torch else None)
+        if algorithm == "dft":
+            return None if dft is None else _Problem(cropped, sampling, dft=dft)
+        if algorithm == "fft":
+            return None if fft is None else _Problem(cropped, sampling, fft=fft)
+        return self._direct_problem(x, cropped, sampling) if algorithm == "direct" else None
+
+    @staticmethod
+    def _direct_problem(x: torch.Tensor, geometry: Geometry, sampling: Sampling) -> _Problem:
+        pads = geometry.pads
+        if geometry.groups > 1 or not x.is_cuda or any(min(pair) < 0 for pair in pads):
+            return _Problem(geometry, sampling)
+        padding = tuple(map(min, pads))
+        rest = [(left - both, right - both) for (left, right), both in zip(pads, padding, strict=True)]
+        added = [amount for pair in reversed(rest) for amount in pair]
+        return _Problem(geometry, sampling, padding=padding, added=added if any(added) else None)
 
 
 def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
