@@ -7,12 +7,13 @@ import weakref
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 pytest.importorskip("triton")
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, _registry
-from flexconv._fast import eager, fused_sampler
+from flexconv._fast import eager, eager_dft, eager_fft, eager_kernel, fused_sampler
 from flexconv.nn.kernels import FourierNet, MAGNet
 from flexconv.ops._select import launches_are_free
 from tests.conftest import relative_error
@@ -106,9 +107,11 @@ def compare(monkeypatch, layer, x, *, half=False):
             assert relative_error(found[name].double(), truth[name]) < limit, name
 
 
-@pytest.mark.parametrize("parametrization", ["scaled", "paper"])
 @pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("name", "parametrization"),
+    [*((name, "scaled") for name in LAYERS), ("causal", "paper"), ("2D", "paper"), ("no mask", "paper")],
+)
 def test_equals_the_plain_version(monkeypatch, computed, name, algorithm, parametrization):
     layer = LAYERS[name](algorithm=algorithm, parametrization=parametrization)
     compare(monkeypatch, layer, input_of(layer))
@@ -315,14 +318,48 @@ def test_inputs_without_a_batch(monkeypatch):
     assert relative_error(layer(x), plain(monkeypatch, lambda: layer(x))) < 1e-5
 
 
-def test_selection_depends_on_whether_launches_are_free(computed):
+def test_launches_that_are_free(computed):
     layer = FlexConv2d(3, 4, 9, generator=SMALL).to(DEVICE)
-    x = input_of(layer)
-    layer(x)
     with launches_are_free():
-        layer(x)
-    (path,) = [eager._paths[layer]]
-    assert len(path._problems) == 2
+        layer(input_of(layer))
+    assert computed == [False]
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
+def test_captured_graphs_own_what_they_read(monkeypatch, computed, algorithm):
+    layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).to(DEVICE)
+    x = input_of(layer)
+    layer(x).sum().backward()
+    (problem,) = eager._paths[layer]._problems.values()
+    grids = []
+    sample_basis = eager_kernel.sample_basis
+
+    def recorded(sampling, features, *args, **kwargs):
+        kept = fused_sampler._constant_features[layer.generator].features
+        grids.append((sampling.grid is problem.sampling.grid, features is kept))
+        return sample_basis(sampling, features, *args, **kwargs)
+
+    for module in (eager_kernel, eager_dft, eager_fft):
+        monkeypatch.setattr(module, "sample_basis", recorded)
+    for module in (eager, fused_sampler, eager_fft):
+        monkeypatch.setattr(module, "capturing", lambda _: True)
+    y = layer(x)
+    y.sum().backward()
+    assert grids == [(False, False)]
+    assert relative_error(y, plain(monkeypatch, lambda: layer(x))) < 1e-4
+    assert computed == [True, True]
+
+
+def test_checkpoints(monkeypatch):
+    for algorithm in ("direct", "dft", "fft"):
+        layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).to(DEVICE)
+        x = input_of(layer).requires_grad_()
+        gradients = []
+        for again in (False, True):
+            y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+            gradients.append(torch.autograd.grad(y.square().sum(), [x, layer.mask.growth, layer.bias]))
+        for found, expected in zip(*gradients, strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_nothing_keeps_a_layer_alive():

@@ -4,7 +4,7 @@
 time. Here, everything that depends only on shapes and settings is kept, and the kernel is one node of autograd.
 Settings and shapes are compared in every call, so a layer can be changed at any time. What is not supported is left to
 the plain version: evaluation without gradients, in which kernels are kept; other generators, masks and precisions;
-function transforms, forward-mode derivatives, and CUDA graphs.
+function transforms, forward-mode derivatives, and code whose launches are free (`ops.launches_are_free`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHAPES = 64  # of inputs and windows that a layer remembers
 
 #: operations of each algorithm on the host, as in `ops._select`, that are not views: views take little time here,
 #: because autograd does not record them (`python -m benchmarks.eager_loop --count`)
-OPERATIONS = {"direct": (4, 16), "fft": (20, 40), "dft": (15, 32)}
+OPERATIONS = {"direct": (7, 16), "fft": (14, 40), "dft": (14, 30)}
 
 _CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -64,7 +64,7 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
         return NotImplemented
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch.jit.is_tracing():
         return NotImplemented
-    if torch.is_inference_mode_enabled() or capturing(x.device):
+    if torch.is_inference_mode_enabled() or _launches_are_free.get():
         return NotImplemented
     return path.convolve(layer, x, bias)
 
@@ -127,6 +127,7 @@ class _Problem(NamedTuple):
     """A convolution of one shape: how it is computed, and the taps that it needs."""
 
     geometry: Geometry
+    taps: tuple[TapRange, ...]
     sampling: Sampling
     dft: DftProblem | None = None
     fft: FftProblem | None = None
@@ -208,15 +209,20 @@ class _Path:
         extent, mask = layer.__dict__["_extent"], layer.__dict__["_modules"].get("mask")
         refreshed = self.windows is not None and self.windows.refresh(extent, mask, of_mask)
         window = extent.windows if refreshed else layer.window
-        key = x.shape, x.dtype, lowered, window, training, _launches_are_free.get(), device
+        key = x.shape, x.dtype, lowered, window, training, device
         problem = self._problems.get(key, _UNKNOWN)
+        captured = capturing(x.device)
         if problem is _UNKNOWN:
+            problem = self._problem(layer, x, window, dtype, weight.shape[1] + 1, training)
             if len(self._problems) >= SHAPES:
                 self._problems.clear()
-            problem = self._problems[key] = self._problem(layer, x, window, dtype, weight.shape[1] + 1, training)
+            if not captured:  # what is allocated in a capture belongs to the graph
+                self._problems[key] = problem
         if problem is None:
             return NotImplemented
         sampling, features, tensors = problem.sampling, None, (*of_mask, *of_features)
+        if captured:  # a CUDA graph must own what it reads
+            sampling = sampling._replace(grid=fused.make_grid(layer, problem.taps))
         if lowered is not None:
             torch.set_autocast_enabled(x.device.type, False)
         try:
@@ -225,7 +231,7 @@ class _Path:
             if problem.fft is not None:
                 return fft_layer(problem.fft, sampling, features, x, bias, weight, output_bias, *tensors)
             if problem.dft is not None:
-                if self._matrices[0] is not problem:
+                if captured or self._matrices[0] is not problem:
                     self._matrices = problem, problem.dft.matrices(x.device)
                 matrices = self._matrices[1]
                 return dft_layer(problem.dft, matrices, sampling, features, x, bias, weight, output_bias, *tensors)
@@ -285,20 +291,18 @@ class _Path:
         grid = fused.grid_of(layer, taps, x.device)
         sampling = Sampling(grid, self.mask_settings, mask, len(self.mask_names), tuple(kernel.shape))
         if algorithm == "dft":
-            return None if dft is None else _Problem(cropped, sampling, dft=dft)
+            return None if dft is None else _Problem(cropped, taps, sampling, dft=dft)
         if algorithm == "fft":
-            return None if fft is None else _Problem(cropped, sampling, fft=fft)
-        return self._direct_problem(x, cropped, sampling) if algorithm == "direct" else None
-
-    @staticmethod
-    def _direct_problem(x: torch.Tensor, geometry: Geometry, sampling: Sampling) -> _Problem:
-        pads = geometry.pads
-        if geometry.groups > 1 or not x.is_cuda or any(min(pair) < 0 for pair in pads):
-            return _Problem(geometry, sampling)
+            return None if fft is None else _Problem(cropped, taps, sampling, fft=fft)
+        if algorithm != "direct":
+            return None
+        pads = cropped.pads
+        if layer.groups > 1 or not x.is_cuda or any(min(pair) < 0 for pair in pads):
+            return _Problem(cropped, taps, sampling)
         padding = tuple(map(min, pads))
         rest = [(left - both, right - both) for (left, right), both in zip(pads, padding, strict=True)]
         added = [amount for pair in reversed(rest) for amount in pair]
-        return _Problem(geometry, sampling, padding=padding, added=added if any(added) else None)
+        return _Problem(cropped, taps, sampling, padding=padding, added=added if any(added) else None)
 
 
 def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:

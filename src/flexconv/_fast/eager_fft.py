@@ -24,6 +24,7 @@ from ..ops._fft import circular_lengths, fft_conv
 from ..ops._geometry import Geometry, output_sizes
 from . import fused_sampler as fused
 from .eager_kernel import Basis, Optional, Sampling, basis_gradients, plain_basis, sample_basis, without_autocast
+from .triton_support import capturing
 
 
 class FftProblem(NamedTuple):
@@ -118,7 +119,8 @@ class FftConv(torch.autograd.Function):
                 d_kernel = d_kernel.transpose(0, 1).reshape(-1, len(weight))  # [frequencies, channels]
                 real, imaginary = d_kernel.real, d_kernel.imag
                 if needed[2] or needed[3]:
-                    scaled = basis_spectra * _shares(lengths, grad.device)
+                    shares = _shares if capturing(grad.device) else _kept_shares  # a CUDA graph must own what it reads
+                    scaled = basis_spectra * shares(lengths, grad.device)
                     d_mix = matmul(real.t(), scaled.real.t()) + matmul(imaginary.t(), scaled.imag.t())
                     d_weight, d_output_bias = d_mix[:, :-1], d_mix[:, -1]
                 if True in needed[4:]:
@@ -172,7 +174,6 @@ def _signals(spectra: torch.Tensor, groups: int, batch: int, lengths: tuple[int,
     return torch.fft.irfftn(spectra, lengths, _axes(lengths, 2))
 
 
-@functools.lru_cache(maxsize=64)
 def _shares(lengths: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """How often each stored frequency counts in a sum over all, divided by their number → [frequencies]."""
     last = lengths[-1]
@@ -182,3 +183,6 @@ def _shares(lengths: tuple[int, ...], device: torch.device) -> torch.Tensor:
         if last % 2 == 0:
             counts[..., -1] /= 2
     return counts.flatten()
+
+
+_kept_shares = functools.lru_cache(maxsize=64)(_shares)
