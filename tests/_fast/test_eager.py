@@ -260,7 +260,7 @@ class OtherPads(FlexConv2d):
         lambda: FlexConv2d(3, 4, 9, generator="siren"),
         lambda: FlexConv2d(3, 4, 9, dtype=torch.float64),
         lambda: FlexConv2d(3, 4, 9, padding_mode="circular"),
-        lambda: FlexConv2d(3, 4, 9, algorithm="reference"),
+        lambda: FlexConv1d(3, 4, 5, generator=SMALL, algorithm="reference"),
         lambda: OtherPads(3, 4, 9),
         lambda: FlexConv2d(3, 4, 9, dtype=torch.float16),
     ],

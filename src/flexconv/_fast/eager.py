@@ -9,7 +9,6 @@ function transforms, forward-mode derivatives, and code whose launches are free 
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -22,24 +21,18 @@ from torch.autograd import forward_ad
 from .._hooks import HOOK_ATTRIBUTES
 from .._registry import provide
 from ..nn import FlexConvNd, TapRange
-from ..nn._checks import check_input
 from ..nn.kernels._linear import Affine
-from ..ops import FactoredKernel
 from ..ops._direct import direct_conv
-from ..ops._geometry import Geometry, drop_unreachable_taps, output_sizes
-from ..ops._select import HOST_OPERATIONS, _launches_are_free, select_algorithm
+from ..ops._select import _launches_are_free
 from . import fused_sampler as fused
-from .eager_dft import DftProblem, dft_layer, dft_problem
-from .eager_fft import FftProblem, fft_layer, fft_problem
-from .eager_kernel import Sampling, sampled_kernel
+from .eager_dft import dft_layer
+from .eager_fft import fft_layer
+from .eager_kernel import sampled_kernel
+from .eager_problems import Problem, make_problem
 from .triton_support import capturing
 from .windows import Windows
 
 SHAPES = 64  # of inputs and windows that a layer remembers
-
-#: operations of each algorithm on the host, as in `ops._select`, that are not views: views take little time here,
-#: because autograd does not record them (`python -m benchmarks.eager_loop --count`)
-OPERATIONS = {"direct": (7, 16), "fft": (14, 40), "dft": (14, 30)}
 
 _CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -100,41 +93,6 @@ def _settings_of(attributes: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-class _Shape(FactoredKernel):
-    """The shape of a factored kernel without the kernel, for functions that look at nothing else."""
-
-    def __init__(self, shape: tuple[int, ...], rank: int, requires_grad: bool) -> None:
-        self._shape, self._rank, self._requires_grad = torch.Size(shape), rank, requires_grad
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._shape
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def requires_grad(self) -> bool:
-        return self._requires_grad
-
-    def narrow(self, dim: int, start: int, length: int) -> _Shape:  # noqa: ARG002
-        shape = *self._shape[:dim], length, *self._shape[dim + 1 :]
-        return _Shape(shape, self._rank, self._requires_grad)
-
-
-class _Problem(NamedTuple):
-    """A convolution of one shape: how it is computed, and the taps that it needs."""
-
-    geometry: Geometry
-    taps: tuple[TapRange, ...]
-    sampling: Sampling
-    dft: DftProblem | None = None
-    fft: FftProblem | None = None
-    padding: tuple[int, ...] | None = None  # for torch's own function; None: `direct_conv` does more than to call it
-    added: list[int] | None = None  # padding in front of it, as for `F.pad`
-
-
 class _Path:
     """What is known about a layer with some settings."""
 
@@ -142,8 +100,8 @@ class _Path:
         self.settings = settings
         self.supported = False
         self.hooks: list[Any] = []
-        self._problems: dict[object, _Problem | None] = {}
-        self._matrices: tuple[_Problem | None, list[torch.Tensor]] = None, []  # of the last convolution
+        self._problems: dict[object, Problem | None] = {}
+        self._matrices: tuple[Problem | None, list[torch.Tensor]] = None, []  # of the last convolution
         generator, mask = layer.generator, layer.mask
         cls = type(layer)
         if any(getattr(cls, name) is not getattr(FlexConvNd, name) for name in _NOT_OVERRIDDEN):
@@ -152,7 +110,12 @@ class _Path:
         if grid.scale != 1.0 or grid.resampled or layer.padding_mode != "zeros" or not generator.has_factors:
             return
         tensors = fused.feature_tensors(generator)
-        if tensors is None or type(output) is not Affine or output.weight_norm or output is not settings[14]:
+        if (
+            tensors is None
+            or type(output) is not Affine
+            or output.weight_norm
+            or output is not generator._modules.get("output")
+        ):
             return
         self.mask_settings = None if mask is None else fused.mask_settings(mask, layer.axes)
         if mask is not None and self.mask_settings is None:
@@ -173,136 +136,106 @@ class _Path:
     def convolve(self, layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """The convolution with the current parameters. NotImplemented if these or x are not supported."""
         lowered = _autocast_dtype(x)
-        own_bias = layer.__dict__["_parameters"].get("bias")
         dtype = x.dtype if lowered is None else lowered
-        if dtype is torch.float16 or x.dtype is torch.float64 or (bias is not None and bias is not own_bias):
+        device = x.get_device()
+        if dtype is torch.float16 or x.dtype is torch.float64 or not _fits(layer, x, bias, lowered):
             return NotImplemented
-        if lowered is None and x.dtype is not (layer.dtype if own_bias is None else own_bias.dtype):
+        tensors = self._tensors(device)
+        if tensors is None:
             return NotImplemented
-        parameters = self.generator["_parameters"]
-        of_features = [parameters[name] for name in self.feature_names]
-        of_features += [None] * (6 - len(of_features))
-        of_features.append(parameters.get("theta"))
-        of_features.append(self.output["_buffers"]["basis"])
-        of_mask: list[Any] = []
-        if self.mask is not None:
-            stored, buffers = self.mask["_parameters"], self.mask["_buffers"]
-            of_mask = [stored[name] if name in stored else buffers.get(name) for name in self.mask_names]
-        maps = self.output["_parameters"]
-        weight, output_bias = maps["weight"], maps["bias"]
-        device, trained = x.get_device(), False
-        for tensor in of_features:
-            if tensor is not None:
-                if type(tensor) not in _PLAIN or tensor.dtype is not torch.float32 or tensor.get_device() != device:
-                    return NotImplemented
-                trained = trained or tensor.requires_grad
-        for tensor in (weight, output_bias, *of_mask):
-            if type(tensor) not in _PLAIN or tensor.dtype is not torch.float32 or tensor.get_device() != device:
-                return NotImplemented
-        if of_features[-1] is not None and of_features[-1].requires_grad:
-            return NotImplemented
-        if self.mask_settings is not None and self.mask_settings.form == "scaled" and of_mask[0].requires_grad:
-            return NotImplemented
+        weight, output_bias, of_mask, of_features, trained = tensors
         # the selection depends on whether there will be a backward pass
         training = x.requires_grad or trained or weight.requires_grad or output_bias.requires_grad
         training = training or any(tensor.requires_grad for tensor in of_mask)
-        extent, mask = layer.__dict__["_extent"], layer.__dict__["_modules"].get("mask")
-        refreshed = self.windows is not None and self.windows.refresh(extent, mask, of_mask)
-        window = extent.windows if refreshed else layer.window
+        window = self._window(layer, of_mask)
         key = x.shape, x.dtype, lowered, window, training, device
         problem = self._problems.get(key, _UNKNOWN)
         captured = capturing(x.device)
         if problem is _UNKNOWN:
-            problem = self._problem(layer, x, window, dtype, weight.shape[1] + 1, training)
+            rank = weight.shape[1] + 1
+            problem = make_problem(layer, x, window, self.mask_settings, dtype, rank=rank, training=training)
             if len(self._problems) >= SHAPES:
                 self._problems.clear()
             if not captured:  # what is allocated in a capture belongs to the graph
                 self._problems[key] = problem
         if problem is None:
             return NotImplemented
-        sampling, features, tensors = problem.sampling, None, (*of_mask, *of_features)
+        sampling, features, others = problem.sampling, None, (*of_mask, *of_features)
         if captured:  # a CUDA graph must own what it reads
             sampling = sampling._replace(grid=fused.make_grid(layer, problem.taps))
         if lowered is not None:
             torch.set_autocast_enabled(x.device.type, False)
         try:
             if not trained:
-                features, tensors = self._constant_features(layer, sampling.grid, of_features), of_mask
+                present = [tensor for tensor in of_features[:-1] if tensor is not None]
+                features = fused._features_of(layer.generator, sampling.grid, of_features[:-1], present)
+                others = of_mask
             if problem.fft is not None:
-                return fft_layer(problem.fft, sampling, features, x, bias, weight, output_bias, *tensors)
+                return fft_layer(problem.fft, sampling, features, x, bias, weight, output_bias, *others)
             if problem.dft is not None:
                 if captured or self._matrices[0] is not problem:
                     self._matrices = problem, problem.dft.matrices(x.device)
                 matrices = self._matrices[1]
-                return dft_layer(problem.dft, matrices, sampling, features, x, bias, weight, output_bias, *tensors)
+                return dft_layer(problem.dft, matrices, sampling, features, x, bias, weight, output_bias, *others)
             kernel_dtype = torch.float32 if problem.padding is None and lowered is not None else dtype
-            kernel = sampled_kernel(sampling, kernel_dtype, features, weight, output_bias, *tensors)
+            kernel = sampled_kernel(sampling, kernel_dtype, features, weight, output_bias, *others)
         finally:
             if lowered is not None:
                 torch.set_autocast_enabled(x.device.type, True)
+        if problem.padding is None:
+            return direct_conv(x, kernel, bias, problem.geometry)
         stride, _, dilation, groups = problem.geometry
-        if problem.padding is not None:
-            if problem.added is not None:
-                x = F.pad(x, problem.added)
-            return _CONV[layer.dims](x, kernel, bias, stride, problem.padding, dilation, groups)
-        return direct_conv(x, kernel, bias, problem.geometry)
+        padded = x if problem.added is None else F.pad(x, problem.added)
+        return _CONV[layer.dims](padded, kernel, bias, stride, problem.padding, dilation, groups)
 
-    def _constant_features(self, layer: FlexConvNd, grid: fused.Grid, tensors: list[Any]) -> torch.Tensor:
-        *of_features, output_basis = tensors
-        present = [tensor for tensor in of_features if tensor is not None]
-        del output_basis
-        return fused._features_of(layer.generator, grid, of_features, present)
+    def _tensors(self, device: int) -> _Tensors | None:
+        """The current parameters. None if they are not ordinary float32 tensors on this device."""
+        parameters, maps = self.generator["_parameters"], self.output["_parameters"]
+        of_features = [parameters[name] for name in self.feature_names]
+        of_features += [None] * (6 - len(of_features))
+        of_features += parameters.get("theta"), self.output["_buffers"]["basis"]
+        of_mask: list[Any] = []
+        if self.mask is not None:
+            stored, buffers = self.mask["_parameters"], self.mask["_buffers"]
+            of_mask = [stored[name] if name in stored else buffers.get(name) for name in self.mask_names]
+        weight, bias = maps["weight"], maps["bias"]
+        trained = False
+        for tensor in of_features:
+            if tensor is not None:
+                if type(tensor) not in _PLAIN or tensor.dtype is not torch.float32 or tensor.get_device() != device:
+                    return None
+                trained = trained or tensor.requires_grad
+        for tensor in (weight, bias, *of_mask):
+            if type(tensor) not in _PLAIN or tensor.dtype is not torch.float32 or tensor.get_device() != device:
+                return None
+        basis = of_features[-1]
+        scaled = self.mask_settings is not None and self.mask_settings.form == "scaled"
+        if (basis is not None and basis.requires_grad) or (scaled and of_mask[0].requires_grad):
+            return None  # they have no gradients here
+        return _Tensors(weight, bias, of_mask, of_features, trained)
 
-    def _problem(
-        self,
-        layer: FlexConvNd,
-        x: torch.Tensor,
-        window: tuple[TapRange, ...],
-        dtype: torch.dtype,
-        rank: int,
-        training: bool,
-    ) -> _Problem | None:
-        """How to convolve inputs like x. None if it is left to the plain version."""
-        if x.ndim != layer.dims + 2 or 0 in x.shape:
-            return None
-        check_input(layer, x)
-        sizes = tuple(stop - start for start, stop in window)
-        shape = layer.out_channels, layer.inputs_per_output, *sizes
-        geometry = Geometry(layer.stride, layer.pads_for(window), layer.dilation, layer.groups)
-        if min(output_sizes(x.shape[2:], sizes, geometry)) < 1:
-            return None
-        kernel, cropped = drop_unreachable_taps(x, _Shape(shape, rank, training), geometry)
-        starts = [
-            start + (left - rest) // dilation
-            for (start, _), (left, _), (rest, _), dilation in zip(
-                window, geometry.pads, cropped.pads, layer.dilation, strict=True
-            )
-        ]
-        taps = tuple((start, start + size) for start, size in zip(starts, kernel.shape[2:], strict=True))
-        if math.prod(kernel.shape[2:]) > fused.MAX_TAPS:
-            return None
-        dft, fft = dft_problem(x, kernel, cropped, dtype), fft_problem(x, kernel, cropped, dtype)
-        algorithm = layer.algorithm
-        if algorithm == "auto":
-            found = {"direct": True, "dft": dft, "fft": fft}
-            operations = {name: OPERATIONS[name] if found[name] else plain for name, plain in HOST_OPERATIONS.items()}
-            algorithm = select_algorithm(x, kernel, cropped, operations)
-        mask = None if layer.mask is None else weakref.ref(layer.mask)
-        grid = fused.grid_of(layer, taps, x.device)
-        sampling = Sampling(grid, self.mask_settings, mask, len(self.mask_names), tuple(kernel.shape))
-        if algorithm == "dft":
-            return None if dft is None else _Problem(cropped, taps, sampling, dft=dft)
-        if algorithm == "fft":
-            return None if fft is None else _Problem(cropped, taps, sampling, fft=fft)
-        if algorithm != "direct":
-            return None
-        pads = cropped.pads
-        if layer.groups > 1 or not x.is_cuda or any(min(pair) < 0 for pair in pads):
-            return _Problem(cropped, taps, sampling)
-        padding = tuple(map(min, pads))
-        rest = [(left - both, right - both) for (left, right), both in zip(pads, padding, strict=True)]
-        added = [amount for pair in reversed(rest) for amount in pair]
-        return _Problem(cropped, taps, sampling, padding=padding, added=added if any(added) else None)
+    def _window(self, layer: FlexConvNd, of_mask: list[torch.Tensor]) -> tuple[TapRange, ...]:
+        if self.windows is not None:
+            extent = layer.__dict__["_extent"]
+            if self.windows.refresh(extent, layer.__dict__["_modules"]["mask"], of_mask):
+                return extent.windows
+        return layer.window
+
+
+class _Tensors(NamedTuple):
+    weight: torch.Tensor  # of the output map
+    bias: torch.Tensor
+    mask: list[torch.Tensor]
+    features: list[torch.Tensor | None]  # as in `fused_sampler.feature_tensors`, then the basis of the output map
+    trained: bool  # whether a feature has gradients
+
+
+def _fits(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None, lowered: torch.dtype | None) -> bool:
+    """Whether x and the bias have the dtype of the layer, or autocast converts them. Errors are left to the layer."""
+    own = layer.__dict__["_parameters"].get("bias")
+    if bias is not None and (bias is not own or bias.get_device() != x.get_device()):
+        return False
+    return lowered is not None or x.dtype is (layer.dtype if own is None else own.dtype)
 
 
 def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:

@@ -44,7 +44,8 @@ class Windows:
         same = extent._source() is mask and extent._settings == self._settings
         if same and type(seen) is Versions and seen.unchanged(parameters):
             return True
-        found = sizes.copies.copied(parameters)
+        held = "refresh_if_changed" in extent.__dict__  # by a capture, see `capture_windows.py`
+        found = None if held else sizes.copies.copied(parameters)
         if found is None:
             return False
         numbers, versions = found
