@@ -6,7 +6,8 @@
 A step is a forward pass, `F.cross_entropy`, a backward pass and `Adam(fused=True)`, batch size 64. Each network is
 compared with the same network with plain convolutions of 5 taps. "without" are times without the fused sampler and
 without asynchronous copies of sizes. The numbers for "full" are with masks that keep the whole grid. Without a GPU,
-`--count` needs Triton for its interpreter, and counts one operation for each launch of a fused kernel.
+`--count` needs Triton for its interpreter, and counts one operation for each launch of a fused kernel. Views are
+counted separately. Set FLEXCONV_DIRECT_LAUNCHES=0 to measure without direct launches.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ from flexconv._fast import fused_sampler
 from flexconv.nn import FlexConvNd
 
 BATCH, TAPS = 64, 5
+VIEWS = (
+    "alias", "detach", "expand", "lift_fresh", "permute", "select", "slice", "split", "squeeze", "t", "transpose",
+    "unsqueeze", "view", "view_as_complex", "view_as_real", "_conj", "_unsafe_view",
+)  # fmt: skip
 LAUNCHES = "launch_features", "launch_features_backward", "launch_mask", "launch_mask_backward"
 
 
@@ -227,6 +232,8 @@ def count(verbose: bool) -> None:
 
     for name in LAUNCHES:
         setattr(fused_sampler, name, once(name, getattr(fused_sampler, name)))
+    product: Any = registry.plain_version if device == "cpu" else registry.fast_version
+    registry._versions["ops.complex_product"] = once("complex_product", product("ops.complex_product"))
     fused_sampler.supports_device = lambda _: True
     for kind in ("plain", "paper", "scaled"):
         for algorithm in ("direct", "fft", "dft") if kind != "plain" else ("direct",):
@@ -256,10 +263,12 @@ def count(verbose: bool) -> None:
                         y.backward(gradient)
                     backward.counts += counted
                 how = "fused" if fused else "plain"
-                print(
-                    f"{kind:6} {algorithm:6} {how}: forward {forward.counts.total():4}, "
-                    f"backward {backward.counts.total():4} operations"
-                )
+                numbers = [
+                    f"{name} {sum(n for each, n in counts.items() if each not in VIEWS):4} operations and "
+                    f"{sum(counts[each] for each in VIEWS):4} views"
+                    for name, counts in (("forward", forward.counts), ("backward", backward.counts))
+                ]
+                print(f"{kind:6} {algorithm:6} {how}: {', '.join(numbers)}")
                 if verbose:
                     print(f"    {dict(forward.counts)}\n    {dict(backward.counts)}")
 

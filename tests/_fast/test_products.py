@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from flexconv._fast.products import four_products
 from flexconv._fast.triton_support import fits_32_bits
-from flexconv._registry import fast_version
+from flexconv._registry import fast_version, plain_version
 from flexconv.ops import conv1d
 from flexconv.ops._complex_product import _real_block_product
 from flexconv.ops._row_product import row_product
@@ -48,6 +49,19 @@ def test_complex_product_kernel_equals_plain_version(shape, conjugate, dtype):
         assert (
             relative_error(_real_block_product(a.float(), b.float(), conjugate), complex_truth(a, b, conjugate)) < 1e-6
         )
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize("shape", [shape for shape in COMPLEX_SHAPES if shape[1] == 1], ids=str)
+def test_four_real_products_equal_the_complex_product(shape, conjugate, contiguous):
+    a, b = operands(shape, torch.float32, DEVICE)
+    for columns in (b.shape[-1], b.shape[-1] + 3):
+        plain = plain_version("ops.complex_product")(a, b, conjugate, columns, contiguous)
+        found = four_products(a, b, conjugate, columns, contiguous)
+        assert relative_error(found, plain) < 1e-5
+        assert found.stride() == plain.stride()
+    assert torch.equal(found[..., b.shape[-1] :], torch.zeros_like(found[..., b.shape[-1] :]))
 
 
 # Triton's interpreter does not support bfloat16

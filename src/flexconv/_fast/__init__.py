@@ -6,6 +6,7 @@ Importing this package registers them. It must not import Triton, Lightning or `
 from . import adam as adam
 from . import batches as batches
 from . import capture as capture
+from . import eager as eager
 from . import engines as engines
 from . import factors as factors
 from . import fit as fit

@@ -4,29 +4,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
+
+from .launches import Launch
 
 MAX_TILE = 64
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, conjugate: bool) -> None:
     """Fill c [2, F, groups, M, N] with a [2, F, groups, M, K] · b [2, F, groups, K, N], or with a · conj(b)."""
-    _, frequencies, groups, rows, columns = c.shape
-    sizes = rows, columns, min(a.shape[-1], b.shape[-2]), b.shape[-1]
+    make_launch(a.shape, a.stride(), b.shape, b.stride(), c.shape, c.stride(), conjugate)(a, b, c)
+
+
+def make_launch(
+    a_shape: Sequence[int],
+    a_strides: Sequence[int],
+    b_shape: Sequence[int],
+    b_strides: Sequence[int],
+    c_shape: Sequence[int],
+    c_strides: Sequence[int],
+    conjugate: bool,
+) -> Launch:
+    """The launch for tensors of these shapes and strides."""
+    _, frequencies, groups, rows, columns = c_shape
+    sizes = rows, columns, min(a_shape[-1], b_shape[-2]), b_shape[-1]
     tiles = [min(MAX_TILE, max(16, triton.next_power_of_2(size))) for size in sizes[:3]]
     grid = frequencies * groups, triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[1])
-    outer_strides = [stride for each in (a, b, c) for stride in each.stride()[:3]]
+    strides = a_strides, b_strides, c_strides
+    outer_strides = [stride for each in strides for stride in each[:3]]
     unit = math.gcd(8, *outer_strides)
-    inner_strides = [stride for each in (a, b, c) for stride in each.stride()[3:]]
-    warps = 4 if tiles[0] * tiles[1] >= MAX_TILE**2 else 2
-    with torch.cuda.device_of(a):
-        _complex_product[grid](  # pyright: ignore[reportIndexIssue]
-            a, b, c, groups, *(stride // unit for stride in outer_strides), unit, *inner_strides, *sizes, *tiles,
-            conjugate, num_warps=warps,
-        )  # fmt: skip
+    inner_strides = [stride for each in strides for stride in each[3:]]
+    constants: dict[str, int] = dict(zip(CONSTANTS, (unit, *inner_strides, *sizes, *tiles, conjugate), strict=True))
+    numbers = groups, *(stride // unit for stride in outer_strides)
+    return Launch(_complex_product, grid, numbers, constants, num_warps=4 if tiles[0] * tiles[1] >= MAX_TILE**2 else 2)
+
+
+CONSTANTS = (
+    "UNIT", "A_ROW", "A_TERM", "B_TERM", "B_COLUMN", "C_ROW", "C_COLUMN", "ROWS", "COLUMNS", "TERMS", "COLUMNS_OF_B",
+    "TILE_ROWS", "TILE_COLUMNS", "TILE_TERMS", "CONJUGATE",
+)  # fmt: skip
 
 
 @triton.jit

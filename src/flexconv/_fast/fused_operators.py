@@ -16,6 +16,7 @@ from .._context import exporting, no_autocast
 from .._matmul import matmul
 from ..nn import FlexConvNd, TapRange
 from . import fused_sampler as fused
+from . import sampler_launches
 
 LIBRARY = torch.library.Library("flexconv", "DEF")
 
@@ -72,7 +73,7 @@ def _sample_features(lines: torch.Tensor, sizes: Sequence[int], *tensors: Option
 
 def _sample_features_backward(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> torch.Tensor:
     *tensors, kept, grad = tensors  # type: ignore[assignment]
-    return fused.launch_feature_sums(_grid(lines, lines, sizes), tensors, kept, grad)  # type: ignore[arg-type]
+    return sampler_launches.launch_feature_sums(_grid(lines, lines, sizes), tensors, kept, grad)  # type: ignore[arg-type]
 
 
 def _fake_features(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> tuple[torch.Tensor, ...]:
@@ -93,7 +94,7 @@ def _save_features(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 def _features_gradient(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[Any, ...]:
     lines, *tensors, kept = ctx.saved_tensors
     sums = torch.ops.flexconv.sample_features_backward(lines, ctx.sizes, *tensors, kept, grad)
-    return None, None, *fused.split_sums(sums, tensors)
+    return None, None, *sampler_launches.split_sums(sums, tensors)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ def _apply_mask_backward(
     *mask, grad = mask  # type: ignore[assignment]
     settings, parameters = _mask_of(*mask)
     grid = _grid(lines, limits, sizes)
-    found, sums = fused.launch_mask_sums(
+    found, sums = sampler_launches.launch_mask_sums(
         features.contiguous(), grid, settings, parameters, grad, of_features=True, of_mask=True
     )
     assert found is not None
@@ -151,13 +152,13 @@ def _mask_of(
     form: str,
     reach: float | None,
     damping: float,
-) -> tuple[fused.MaskSettings, list[torch.Tensor]]:
+) -> tuple[sampler_launches.MaskSettings, list[torch.Tensor]]:
     parameters = [t for t in (first, second, third, angle) if t is not None]
-    return fused.MaskSettings(form, angle is not None, reach, damping), parameters
+    return sampler_launches.MaskSettings(form, angle is not None, reach, damping), parameters
 
 
-def _grid(lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int]) -> fused.Grid:
-    return fused.Grid(lines, limits, tuple(sizes), ())
+def _grid(lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int]) -> sampler_launches.Grid:
+    return sampler_launches.Grid(lines, limits, tuple(sizes), ())
 
 
 for _name, _function, _fake in (

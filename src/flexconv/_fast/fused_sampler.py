@@ -25,12 +25,19 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.autograd import forward_ad
 
 from .._matmul import matmul
-from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange, mesh
+from ..nn import FlexConvNd, GaussianMask, RotatedGaussianMask, TapRange
 from ..nn._crop import smallest_intervals
 from ..nn._extent import Versions
 from ..nn._grid import Axis, filled, was_resampled
-from ..nn._mask import RATE
 from ..nn.kernels import GaborNet, KernelGenerator, MultiplicativeFilterNetwork
+from .sampler_launches import (
+    Grid,
+    MaskSettings,
+    launch_features,
+    launch_features_backward,
+    launch_mask,
+    launch_mask_backward,
+)
 from .triton_support import capturing, has_triton
 
 MAX_HIDDEN = 128
@@ -38,39 +45,6 @@ MAX_TAPS = 1 << 16  # every program writes sums of all gradients, for up to 64 t
 GRIDS = 256  # windows whose coordinates are kept
 
 Optional = torch.Tensor | None
-
-
-class Grid(NamedTuple):
-    """The taps of a window: coordinates of all axes, one after the other, and constants for the mask [D, 4]."""
-
-    lines: torch.Tensor
-    limits: torch.Tensor
-    sizes: tuple[int, ...]
-    axes: tuple[Axis, ...]
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.sizes)
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        """The number of taps, and sizes and offsets of the last two axes, as the Triton kernels take them."""
-        first, second, third = (1,) * (3 - len(self.sizes)) + self.sizes
-        offset = first if len(self.sizes) == 3 else 0
-        return first * second * third, second, third, offset, offset + (second if len(self.sizes) > 1 else 0)
-
-    def points(self) -> torch.Tensor:
-        """All taps → [taps, D]."""
-        return mesh(self.lines.split(self.sizes)).flatten(1).t()
-
-
-class MaskSettings(NamedTuple):
-    """What a mask is, besides its tensors."""
-
-    form: str
-    rotated: bool
-    reach: float | None  # distance from the center to the threshold, in σ; None: nothing is cropped
-    damping: float
 
 
 # --- the basis of a layer's kernel ------------------------------------------------------------------------------------
@@ -265,75 +239,6 @@ class _Features(torch.autograd.Function):
         return None, *_needed(found, ctx.needs_input_grad[1:])
 
 
-def _feature_options(grid: Grid, tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:
-    from .fused_sampler_triton import padded_width, taps_per_program
-
-    mix_weight, gamma = tensors[2], tensors[5]
-    assert mix_weight is not None
-    layers, hidden, _ = mix_weight.shape
-    return {
-        "D": len(grid.sizes),
-        "HIDDEN": hidden,
-        "RANK": hidden + 1,
-        "LAYERS": layers,
-        "GAMMAS": 0 if gamma is None else gamma.shape[-1],
-        "STEERABLE": tensors[6] is not None,
-        "TILE": padded_width(hidden),
-        "BLOCK": taps_per_program(hidden),
-        "num_warps": 4 if hidden <= 32 else 8,
-        "num_stages": 1,  # more would need more shared memory than there is for wide networks
-        "enable_fp_fusion": False,
-    }
-
-
-def launch_features(
-    grid: Grid, tensors: Sequence[torch.Tensor | None], *, keep: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Features [taps, rank], and the inputs of the hidden maps [layers, taps, hidden] if they are kept."""
-    from .fused_sampler_triton import features_forward
-
-    options = _feature_options(grid, tensors)
-    taps = grid.taps
-    features = grid.lines.new_empty(taps, options["RANK"])
-    kept = grid.lines.new_empty(options["LAYERS"], taps, options["HIDDEN"]) if keep else None
-    with torch.cuda.device_of(features):
-        features_forward[(-(-taps // options["BLOCK"]),)](
-            grid.lines, *_contiguous(tensors), kept, features, *grid.arguments, KEEP=keep, **options
-        )
-    return features, kept
-
-
-def launch_features_backward(
-    grid: Grid, tensors: Sequence[torch.Tensor | None], kept: torch.Tensor, grad: torch.Tensor
-) -> list[torch.Tensor | None]:
-    """Gradients of all tensors from that of the features."""
-    return split_sums(launch_feature_sums(grid, tensors, kept, grad), tensors)
-
-
-def launch_feature_sums(
-    grid: Grid, tensors: Sequence[torch.Tensor | None], kept: torch.Tensor, grad: torch.Tensor
-) -> torch.Tensor:
-    """The same gradients, one after the other in one tensor."""
-    from .fused_sampler_triton import features_backward
-
-    options = _feature_options(grid, tensors)
-    numbers = sum(t.numel() for t in tensors if t is not None)
-    programs = -(-grid.taps // options["BLOCK"])
-    sums = grad.new_empty(programs, numbers)
-    with torch.cuda.device_of(sums):
-        features_backward[(programs,)](
-            grid.lines, *_contiguous(tensors), kept, grad.contiguous(), sums, *grid.arguments, NUMBERS=numbers,
-            **options,
-        )  # fmt: skip
-    return sums.view(-1) if programs == 1 else sums.sum(0)
-
-
-def split_sums(sums: torch.Tensor, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Gradients of tensors from one tensor that contains all of them."""
-    pieces = sums.split([0 if t is None else t.numel() for t in tensors])
-    return [None if t is None else piece.view(t.shape) for t, piece in zip(tensors, pieces, strict=True)]
-
-
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
@@ -377,116 +282,7 @@ def plain_mask(mask: GaussianMask, grid: Grid, parameters: Sequence[torch.Tensor
     return torch.func.functional_call(mask, given, (grid.lines.split(grid.sizes), grid.axes)).flatten()
 
 
-def _mask_arguments(settings: MaskSettings, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """Three tensors, and the angle or None."""
-    given = [p.contiguous() for p in parameters]
-    angle = given.pop() if settings.rotated else None
-    return *given, *(None,) * (3 - len(given)), angle
-
-
-def _mask_options(settings: MaskSettings, grid: Grid, rank: int) -> dict[str, Any]:
-    from .fused_sampler_triton import MASK_TAPS, padded_width
-
-    return {
-        "reach": settings.reach or 0.0,
-        "rate": RATE,
-        "D": len(grid.sizes),
-        "SCALED": settings.form == "scaled",
-        "AUTHORS": settings.form == "authors",
-        "CROPPED": settings.reach is not None,
-        "ROTATED": settings.rotated,
-        "TILE": padded_width(rank),
-        "BLOCK": MASK_TAPS,
-        "enable_fp_fusion": False,
-    }
-
-
-def launch_mask(
-    features: torch.Tensor, grid: Grid, settings: MaskSettings, parameters: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """Features [taps, rank] times the mask with these `size_parameters`."""
-    from .fused_sampler_triton import MASK_TAPS, mask_forward
-
-    basis = torch.empty_like(features)
-    taps, *sizes = grid.arguments
-    rank = features.shape[1]
-    with torch.cuda.device_of(features):
-        mask_forward[(-(-taps // MASK_TAPS),)](
-            features, grid.lines, *_mask_arguments(settings, parameters), grid.limits, basis, taps, rank, *sizes,
-            **_mask_options(settings, grid, rank),
-        )  # fmt: skip
-    return basis
-
-
-def launch_mask_backward(
-    features: torch.Tensor,
-    grid: Grid,
-    settings: MaskSettings,
-    parameters: Sequence[torch.Tensor],
-    grad: torch.Tensor,
-    *,
-    of_features: bool,
-    of_mask: bool,
-) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-    """The gradient of the features, and those of the parameters of the mask."""
-    d_features, sums = launch_mask_sums(
-        features, grid, settings, parameters, grad, of_features=of_features, of_mask=of_mask
-    )
-    if sums is None:
-        return d_features, [None] * len(parameters)
-    dims = len(grid.sizes)
-    first, second, angle, _ = sums.split((3, 3, 1, 1))
-    found: list[torch.Tensor | None] = [first[:dims], second[:dims]]
-    found = [None, *found] if settings.form == "scaled" else found  # the start is a constant
-    return d_features, [*found, angle] if settings.rotated else found
-
-
-def launch_mask_sums(
-    features: torch.Tensor,
-    grid: Grid,
-    settings: MaskSettings,
-    parameters: Sequence[torch.Tensor],
-    grad: torch.Tensor,
-    *,
-    of_features: bool,
-    of_mask: bool,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The gradient of the features, and [8] with those of the mask: 3 numbers, 3 numbers, and the angle."""
-    from triton import next_power_of_2
-
-    from .fused_sampler_triton import COLUMNS, MASK_TAPS, TAPS_OF_ONE_PROGRAM, mask_backward, mask_finish
-
-    taps, *sizes = grid.arguments
-    programs, blocks = -(-taps // MASK_TAPS), 1
-    if of_mask and taps <= TAPS_OF_ONE_PROGRAM:
-        programs, blocks = 1, next_power_of_2(programs)  # few different numbers, each is compiled
-    finish = of_mask and programs == 1
-    rank, dims = features.shape[1], len(grid.sizes)
-    options = _mask_options(settings, grid, rank)
-    first, second, third, angle = _mask_arguments(settings, parameters)
-    d_features = torch.empty_like(features) if of_features else None
-    sums = features.new_empty(programs, COLUMNS) if of_mask and not finish else None
-    out = features.new_empty(COLUMNS) if of_mask else None
-    with torch.cuda.device_of(features):
-        mask_backward[(programs,)](
-            grad.contiguous(), features, grid.lines, first, second, third, angle, grid.limits, d_features, sums, out,
-            taps, rank, *sizes, damping=settings.damping, BLOCKS=blocks, OF_FEATURES=of_features, OF_MASK=of_mask,
-            FINISH=finish, COLUMNS=COLUMNS, **options,
-        )  # fmt: skip
-        if sums is not None:
-            mask_finish[(1,)](
-                sums, first, second, third, grid.limits, out, programs, RATE, settings.damping,
-                D=dims, SCALED=options["SCALED"], AUTHORS=options["AUTHORS"], COLUMNS=COLUMNS,
-                PROGRAMS=next_power_of_2(programs),
-            )  # fmt: skip
-    return d_features, out
-
-
 # --- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _contiguous(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    return [None if t is None else t.contiguous() for t in tensors]
 
 
 def _needed(gradients: Sequence[torch.Tensor | None], needed: Sequence[bool]) -> list[torch.Tensor | None]:

@@ -3,12 +3,15 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+
+from .launches import Launch
 
 
 class TileConfig(NamedTuple):
@@ -40,8 +43,27 @@ def launch(
     The matrix must be contiguous or the transpose of a contiguous matrix, apart from padding between its rows. The
     elements of a sequence must be contiguous.
     """
-    rows, terms = matrix.shape
-    gpu = torch.cuda.get_device_properties(x.device) if x.is_cuda else None  # None in Triton's interpreter
+    make_launch(
+        matrix.shape, matrix.stride(), x.shape, x.stride(0), y.shape[1], y.stride(0), width, x.dtype, x.device, config
+    )(matrix, x, y)
+
+
+@functools.lru_cache(maxsize=1024)
+def make_launch(
+    matrix_shape: tuple[int, int],
+    matrix_strides: tuple[int, int],
+    x_shape: tuple[int, int],
+    x_stride: int,
+    y_length: int,
+    y_stride: int,
+    width: int,
+    dtype: torch.dtype,  # noqa: ARG001  (every dtype needs its own launch)
+    device: torch.device,
+    config: TileConfig | None,
+) -> Launch:
+    """The launch for tensors of these shapes and strides."""
+    (rows, terms), (sequences, x_length) = matrix_shape, x_shape
+    gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None  # None in Triton's interpreter
     large_memory = getattr(gpu, "shared_memory_per_block_optin", 0) >= RESIDENT_SHARED_MEMORY
     config = config or (RESIDENT if terms <= RESIDENT.terms and large_memory else STREAMED)
     tile_terms = _tile_size(terms, config.terms)
@@ -49,16 +71,22 @@ def launch(
     tile_columns = _tile_size(width, config.columns)
     tiles = triton.cdiv(rows, tile_rows) * triton.cdiv(width, tile_columns)
     limit = config.programs_per_multiprocessor * (gpu.multi_processor_count if gpu else 1)
-    programs = min(len(x), max(1, limit // tiles)) if limit else len(x)
-    by_columns = matrix.stride(1) != 1
-    stride = matrix.stride(1 if by_columns else 0)
+    programs = min(sequences, max(1, limit // tiles)) if limit else sequences
+    by_columns = matrix_strides[1] != 1
+    stride = matrix_strides[1 if by_columns else 0]
     unit = math.gcd(8, stride)
-    with torch.cuda.device_of(x):
-        _row_product[(programs * tiles,)](  # pyright: ignore[reportIndexIssue]
-            matrix, x, y, rows, terms, len(x), programs, x.shape[1], y.shape[1],
-            stride // unit, x.stride(0), y.stride(0), unit, by_columns, width, terms <= tile_terms,
-            tile_rows, tile_columns, tile_terms, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
+    numbers = rows, terms, sequences, programs, x_length, y_length, stride // unit, x_stride, y_stride
+    constants = {
+        "UNIT": unit,
+        "BY_COLUMNS": by_columns,
+        "WIDTH": width,
+        "SINGLE_BLOCK": terms <= tile_terms,
+        "TILE_ROWS": tile_rows,
+        "TILE_COLUMNS": tile_columns,
+        "TILE_TERMS": tile_terms,
+    }
+    grid = (programs * tiles,)
+    return Launch(_row_product, grid, numbers, constants, num_warps=config.warps, num_stages=config.stages)
 
 
 def _tile_size(number: int, limit: int) -> int:

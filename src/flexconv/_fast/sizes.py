@@ -93,16 +93,23 @@ class _Followed:
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters = list(parameters)
         self.copy: Copy | None = None
-        self.start = 0
+        self.start, self.length = 0, sum(p.numel() for p in parameters)
         self.versions: Versions | None = None
         self.unread = 0
 
-    def values(self, parameters: Sequence[torch.Tensor]) -> list[Values] | None:
-        """The current values from the last copy, or None if it is not of the current ones."""
+    def numbers(self, parameters: Sequence[torch.Tensor]) -> list[float] | None:
+        """The current values from the last copy, one after the other, or None if it is not of the current ones."""
         if self.copy is None or self.versions is None or not self.versions.unchanged(parameters):
             return None
         self.unread = 0
-        numbers, start, values = self.copy.numbers(), self.start, []
+        return self.copy.numbers()[self.start : self.start + self.length]
+
+    def values(self, parameters: Sequence[torch.Tensor]) -> list[Values] | None:
+        """The same, nested like the parameters."""
+        numbers = self.numbers(parameters)
+        if numbers is None:
+            return None
+        start, values = 0, []
         for parameter in parameters:
             values.append(_nested(numbers[start : start + parameter.numel()], parameter.shape))
             start += parameter.numel()
@@ -145,6 +152,20 @@ class SizeCopies:
             self._follow(key, parameters)
         return NotImplemented
 
+    def copied(self, parameters: Sequence[torch.Tensor]) -> tuple[list[float], Versions] | None:
+        """The values of these tensors on one GPU, one after the other, and their record; None without a copy of them.
+
+        Parameters that are not followed yet are left to `read`.
+        """
+        followed = self._followed.get(tuple(map(id, parameters)))
+        if followed is None or self._disabled:
+            return None
+        numbers = followed.numbers(parameters)
+        if numbers is None or followed.versions is None:
+            return None
+        self._disabled = not followed.still_right()
+        return numbers, followed.versions
+
     def supports(self, parameters: Sequence[torch.Tensor]) -> bool:
         """Whether these tensors are on one GPU."""
         first = parameters[0]
@@ -180,7 +201,7 @@ class SizeCopies:
         copy, start = self.copy([p for followed in layers for p in followed.parameters], layers[0].copy), 0
         for followed in layers:
             followed.copy, followed.start, followed.versions = copy, start, Versions(followed.parameters)
-            start += sum(p.numel() for p in followed.parameters)
+            start += followed.length
 
 
 def _nested(numbers: list[float], shape: torch.Size) -> Values:

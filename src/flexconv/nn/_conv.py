@@ -21,6 +21,7 @@ from torch import nn
 
 from .._arguments import per_axis
 from .._context import autocast_enabled
+from .._registry import has_fast_version
 from ..ops import Padding, Pads, conv_nd, output_size, plain_padding, resolve_padding
 from ._checks import (
     PADDING_MODES,
@@ -127,6 +128,7 @@ class FlexConvNd(SizedKernel):
         """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
         return self._convolve(x, self.bias)
 
+    @has_fast_version("nn.convolve")
     def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         check_input(self, x)
         if x.ndim == self.dims + 1:

@@ -209,13 +209,22 @@ class Versions:
         self.tensors = list(tensors)
 
     def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
-        same = len(tensors) == len(self.tensors) and all(a is b for a, b in zip(self.tensors, tensors, strict=True))
-        return same and self.note == self._note(tensors)
+        if len(tensors) != len(self.tensors):
+            return False
+        for tensor, other in zip(tensors, self.tensors, strict=True):
+            if tensor is not other:
+                return False
+        return self.note == self._note(tensors)
 
     @staticmethod
     def _note(tensors: Sequence[torch.Tensor]) -> object:
-        steps = _OptimizerSteps.taken if any(t.requires_grad for t in tensors) else 0
-        return steps, [(0 if t.is_inference() else t._version, t.data_ptr()) for t in tensors]
+        steps = 0
+        note: list[object] = []
+        for tensor in tensors:  # a loop, because layers ask in every forward pass
+            if tensor.requires_grad:
+                steps = _OptimizerSteps.taken
+            note += 0 if tensor.is_inference() else tensor._version, tensor.data_ptr()
+        return steps, note
 
 
 class _Values:

@@ -15,7 +15,7 @@ import contextlib
 import contextvars
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import index
 
 import torch
@@ -29,14 +29,25 @@ from ._geometry import Geometry
 DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
 HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, with its share of Python and autograd; an estimate
-#: operations of each algorithm on the host, without and with gradients: `python -m benchmarks.eager_loop --count`
-HOST_OPERATIONS = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140), "toeplitz": (8, 25)}
+#: operations of each algorithm on the host, without and with gradients
+Operations = Mapping[str, tuple[int, int]]
+
+#: `python -m benchmarks.eager_loop --count`
+HOST_OPERATIONS: Operations = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140), "toeplitz": (8, 25)}
 
 SIMILAR = 1.2  # largest ratio between sizes for which an override applies
 
 
-def select_algorithm(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> str:
-    """Return the name of the algorithm that should be fastest for these shapes on this device."""
+def select_algorithm(
+    x: torch.Tensor,
+    weight: torch.Tensor | FactoredKernel,
+    geometry: Geometry,
+    operations: Operations | None = None,
+) -> str:
+    """Return the name of the algorithm that should be fastest for these shapes on this device.
+
+    `operations` are those of a caller that needs fewer than `HOST_OPERATIONS`.
+    """
     if exporting() or 0 in x.shape:
         return "direct"  # exported graphs contain plain convolutions, and an empty input needs no choice
     device = "cuda" if x.device.type == "cuda" else "cpu"
@@ -45,7 +56,10 @@ def select_algorithm(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geo
     problem = Problem(device, compute_precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
     if torch.compiler.is_compiling():
         return select_for(problem, training)
-    return _cached_select_for(problem, training, eager=device == "cuda" and not _launches_are_free.get())
+    eager = device == "cuda" and not _launches_are_free.get()
+    if operations is not None:
+        return select_for(problem, training, eager=eager, operations=operations)
+    return _cached_select_for(problem, training, eager=eager)
 
 
 _launches_are_free: contextvars.ContextVar[bool] = contextvars.ContextVar("launches are free", default=False)
@@ -72,16 +86,18 @@ def compute_precision(x: torch.Tensor, device: str) -> str:
     return "half" if dtype.itemsize == 2 else "full"
 
 
-def select_for(problem: Problem, training: bool, *, eager: bool = False) -> str:
+def select_for(problem: Problem, training: bool, *, eager: bool = False, operations: Operations | None = None) -> str:
     """Return the name of the algorithm for a problem, with or without gradients.
 
-    `eager`: every operation is launched by the host, which takes time as well.
+    `eager`: every operation is launched by the host, which takes time as well. By default, there are as many as in
+    `HOST_OPERATIONS`.
     """
     table = _calibration_cuda if problem.device == "cuda" else _calibration_cpu
     mode = problem.precision, training
     if eager:
         times = estimate_times(Calibration(table.COEFFICIENTS[mode], {}), problem)
-        on_host = {name: HOST_OPERATION * operations[training] for name, operations in HOST_OPERATIONS.items()}
+        numbers = HOST_OPERATIONS if operations is None else operations
+        on_host = {name: HOST_OPERATION * number[training] for name, number in numbers.items()}
         return min(times, key=lambda name: (max(times[name], on_host[name]), times[name]))
     return fastest_algorithm(Calibration(table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})), problem)
 

@@ -1,0 +1,196 @@
+"""Time on the host of one FlexConv in an eager training step, without a GPU.
+
+    python -m benchmarks.host_overhead [--profile]
+
+The layer takes the path that it takes on a GPU, with inputs so small that arithmetic hardly counts. Launches of Triton
+kernels do nothing, so their own time is missing. The numbers are microseconds of the forward and of the backward pass,
+and calls of Python functions, of one layer; "plain" is `nn.Conv2d`. "dft" and "fft" are with masks that keep the whole
+grid. Needs Triton, of which only the import is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import cProfile
+import os
+import pstats
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
+
+from torch import nn
+
+from flexconv import FlexConv2d
+from flexconv._fast import fused_sampler, launches, sizes
+from flexconv.nn import _extent
+
+LAUNCHED = "features_forward", "features_backward", "mask_forward", "mask_backward", "mask_finish"
+CHANNELS, IMAGE, GRID = 4, 16, 17
+
+
+class NoLaunch:
+    """Stands for a Triton kernel, and for the compiled kernel that a launch returns."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.arg_names = kernel.arg_names
+        self.function, self.packed_metadata = 0, ()
+
+    def __getitem__(self, grid: object) -> Callable[..., NoLaunch]:
+        return lambda *_, **__: self
+
+    def run(self, *arguments: Any) -> None:
+        pass
+
+
+class HostCopy(sizes.Copy):
+    """A copy of CPU tensors, which has arrived at once."""
+
+    def _start(self, tensors: Any) -> None:
+        self._host = torch.cat([t.detach().flatten() for t in tensors])
+
+    def _finish(self) -> list[float]:
+        return self._host.tolist()
+
+
+@contextlib.contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Let layers on a CPU take the path of a GPU, without launches."""
+    from flexconv._fast import fused_sampler_triton
+
+    found = {name: getattr(fused_sampler_triton, name) for name in LAUNCHED}
+    supports_device, supports, copy = fused_sampler.supports_device, sizes.copies.supports, sizes.copies.copy
+    for name in LAUNCHED:
+        setattr(fused_sampler_triton, name, NoLaunch(found[name]))
+    fused_sampler.supports_device = lambda _: True
+    device, stream = launches._current_device, launches._current_stream
+    launches._current_device, launches._current_stream = (lambda: -1), (lambda _: 0)
+    sizes.copies.supports = lambda _: True  # type: ignore[method-assign]
+    sizes.copies.copy = HostCopy
+    remember, _extent._remember = _extent._remember, _extent.Versions  # values on a GPU are not compared
+    try:
+        yield
+    finally:
+        for name, kernel in found.items():
+            setattr(fused_sampler_triton, name, kernel)
+        fused_sampler.supports_device = supports_device
+        _extent._remember = remember
+        launches._current_device, launches._current_stream = device, stream
+        sizes.copies.supports, sizes.copies.copy = supports, copy  # type: ignore[method-assign]
+
+
+class Case:
+    """One layer, its input and its optimizer."""
+
+    def __init__(self, kind: str, algorithm: str, *, half: bool) -> None:
+        torch.manual_seed(0)
+        if kind == "plain":
+            self.layer: nn.Module = nn.Conv2d(CHANNELS, CHANNELS, 5, padding=2)
+        else:
+            self.layer = FlexConv2d(CHANNELS, CHANNELS, GRID, parametrization=kind, algorithm=algorithm)
+            if algorithm != "direct":
+                self.layer.mask.set_(sigma=2.0)  # type: ignore[union-attr]  # the whole grid
+        self.x = torch.randn(2, CHANNELS, IMAGE, IMAGE, requires_grad=True)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), 1e-9)  # sizes are read, but stay
+        self.half = half
+        self.gradient = torch.ones_like(self.forward())
+
+    def forward(self) -> torch.Tensor:
+        if not self.half:
+            return self.layer(self.x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(self.x)
+
+    def update(self) -> None:
+        for parameter in self.layer.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)  # launches that do nothing leave garbage
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.x.grad = None
+
+
+def microseconds(case: Case, steps: int) -> tuple[float, float]:
+    forward, backward = [], []
+    for _ in range(steps):
+        start = time.perf_counter()
+        y = case.forward()
+        middle = time.perf_counter()
+        y.backward(case.gradient)
+        end = time.perf_counter()
+        forward.append(1e6 * (middle - start))
+        backward.append(1e6 * (end - middle))
+        case.update()
+    return statistics.median(forward), statistics.median(backward)
+
+
+def calls(function: Callable[[], Any]) -> tuple[int, Any]:
+    """The number of Python functions that are called, and the result."""
+    number = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:  # noqa: ARG001
+        nonlocal number
+        number += event == "call"
+
+    sys.setprofile(count)
+    try:
+        result = function()
+    finally:
+        sys.setprofile(None)
+    return number, result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--profile", metavar="CASE", help='such as "scaled direct": print the functions of this case')
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with as_on_a_gpu():
+        for half in (True, False):
+            for kind in ("plain", "scaled", "paper"):
+                for algorithm in ("direct", "dft", "fft") if kind != "plain" else ("direct",):
+                    case = Case(kind, algorithm, half=half)
+                    if arguments.profile is not None and arguments.profile != f"{kind} {algorithm}":
+                        continue
+                    microseconds(case, 50)
+                    if arguments.profile is not None:
+                        print_profile(case, arguments.steps)
+                        continue
+                    forward, backward = microseconds(case, arguments.steps)
+                    forward_calls, y = calls(case.forward)
+                    backward_calls, _ = calls(lambda y=y, case=case: y.backward(case.gradient))
+                    print(
+                        f"{'bf16' if half else 'fp32'} {kind:6} {algorithm:6}"
+                        f"   forward {forward:6.0f} us {forward_calls:5} calls"
+                        f"   backward {backward:6.0f} us {backward_calls:5} calls",
+                        flush=True,
+                    )
+
+
+def print_profile(case: Case, steps: int) -> None:
+    for direction in ("forward", "backward"):
+        functions = cProfile.Profile()
+        for _ in range(steps):
+            if direction == "forward":
+                functions.enable()
+            y = case.forward()
+            functions.disable()
+            if direction == "backward":
+                functions.enable()
+            y.backward(case.gradient)
+            functions.disable()
+            case.update()
+        print(f"{direction}, {steps} times")
+        pstats.Stats(functions).sort_stats("tottime").print_stats(40)
+
+
+if __name__ == "__main__":
+    main()
