@@ -1,11 +1,12 @@
 """Calibrate `algorithm="auto"`: time every algorithm for many shapes and fit the cost model to the times.
 
-    python -m benchmarks.calibrate measure cuda results/bench/calibrate_cuda.jsonl         (100 seconds; --seconds)
-    python -m benchmarks.calibrate measure cuda results/bench/calibrate_depthwise_cuda.jsonl --shapes depthwise
-    python -m benchmarks.calibrate measure cuda results/bench/held_out_cuda.jsonl --shapes held-out
-    python -m benchmarks.calibrate fit results/bench/calibrate{,_depthwise}_cuda.jsonl --out src/flexconv/ops/_calibration_cuda.py
-        --check results/bench/held_out_cuda.jsonl
+    cd results/bench
+    python -m benchmarks.calibrate measure cuda calibrate_cuda.jsonl                       (100 seconds; --seconds)
+    python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes depthwise
+    python -m benchmarks.calibrate measure cuda held_out_cuda.jsonl --shapes held-out
+    python -m benchmarks.calibrate fit calibrate_cuda.jsonl calibrate_depthwise_cuda.jsonl --check held_out_cuda.jsonl
 
+With `--out src/flexconv/ops/_calibration_cuda.py` (from the root of the repository), the last one writes the module.
 Use `cpu` in place of `cuda` to calibrate for CPUs (10 minutes on an idle machine). `measure` writes one line of JSON
 per shape, precision and mode, and starts with the shapes of `flexconv bench` and of the networks. On a GPU it times
 replayed CUDA graphs, which exclude the overhead of the host. `fit` also reports how good the selections are, for the
