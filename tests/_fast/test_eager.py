@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("triton")
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, _registry
-from flexconv._fast import eager, eager_dft, eager_fft, eager_kernel, fused_sampler
+from flexconv._fast import eager, eager_dft, eager_fft, eager_kernel, fused_sampler, products, sampler_launches
 from flexconv.nn.kernels import FourierNet, MAGNet
 from flexconv.ops._select import launches_are_free
 from tests.conftest import relative_error
@@ -144,6 +144,21 @@ def test_second_derivatives(monkeypatch, computed, algorithm, parametrization):
     expected = plain(monkeypatch, lambda: second(copy.deepcopy(layer)))
     for found, other in zip(second(layer), expected, strict=True):
         assert relative_error(found, other) < 1e-3
+    assert computed == [True]
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
+def test_other_memory_formats(monkeypatch, computed, algorithm):
+    layer = FlexConv2d(4, 4, 9, generator=SMALL, algorithm=algorithm).to(DEVICE)
+    x = input_of(layer).to(memory_format=torch.channels_last).requires_grad_()
+    gradient = torch.randn_like(x)
+
+    def results():
+        y = layer(x)
+        return y, *torch.autograd.grad(y, [x, layer.bias, layer.generator.output.weight], gradient)
+
+    for found, expected in zip(results(), plain(monkeypatch, results), strict=True):
+        assert relative_error(found, expected) < 1e-4
     assert computed == [True]
 
 
@@ -369,3 +384,71 @@ def test_nothing_keeps_a_layer_alive():
     del layer
     gc.collect()
     assert reference() is None
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+
+
+@gpu
+@pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
+def test_captured_steps(computed, algorithm):
+    layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).cuda()
+    x = input_of(layer)
+    parameters = [layer.mask.growth, layer.bias, layer.generator.output.weight]
+
+    def step():
+        y = layer(x)
+        return y, *torch.autograd.grad(y.square().sum(), parameters)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        layer.generator.output.weight *= 2.0
+        x.mul_(3.0)
+    eager._paths.clear()
+    fused_sampler._grids.clear()
+    fused_sampler._constant_features.clear()
+    torch.full((1 << 20,), torch.nan, device="cuda")
+    graph.replay()
+    for found, expected in zip(captured, step(), strict=True):
+        assert relative_error(found, expected) < 1e-4
+    assert all(computed)
+
+
+@gpu
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+def test_steps_on_a_gpu_equal_those_without_direct_launches(monkeypatch, half, full):
+    from flexconv._fast import launches
+
+    losses = []
+    for direct in (True, False):
+        torch.manual_seed(0)
+        for cached in (sampler_launches._mask_launch, sampler_launches._mask_backward_launch, products._complex_plan):
+            cached.cache_clear()
+        monkeypatch.setattr(launches, "ENABLED", direct)
+        net = nn.Sequential(FlexConv2d(3, 16, 33), nn.ReLU(), FlexConv2d(16, 16, 33, parametrization="paper")).cuda()
+        if full:
+            for layer in (net[0], net[2]):
+                layer.mask.set_(sigma=2.0)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+        x = torch.randn(16, 3, 32, 32, device="cuda")
+        found = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                loss = net(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        losses.append(found)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

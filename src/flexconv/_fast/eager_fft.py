@@ -164,7 +164,7 @@ def _frequencies(lengths: tuple[int, ...]) -> tuple[int, ...]:
 def _by_frequency(spectra: torch.Tensor, groups: int) -> torch.Tensor:
     """[batch, channels, *frequencies] → [groups · frequencies, batch, channels/groups], contiguous for products."""
     batch, channels = spectra.shape[:2]
-    return spectra.view(batch, groups, channels // groups, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
+    return spectra.reshape(batch, groups, channels // groups, -1).permute(1, 3, 0, 2).flatten(0, 1).contiguous()
 
 
 def _signals(spectra: torch.Tensor, groups: int, batch: int, lengths: tuple[int, ...]) -> torch.Tensor:
