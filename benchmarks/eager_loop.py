@@ -149,11 +149,11 @@ def launches(step: Callable[[], None]) -> int:
     return sum("LaunchKernel" in event.name for event in found.events() or ())
 
 
-def measure(parts: list[str], steps: int) -> None:
+def measure(parts: list[str], steps: int, *, quick: bool = False) -> None:
     for name, (make, shape) in NETWORKS.items():
         if parts and name not in parts:
             continue
-        for half in (True, False):
+        for half in (True,) if quick else (True, False):
             title = f"{name} {'bf16' if half else 'fp32'}"
             step = make_step(make("plain"), shape, "cuda", half=half)
             plain = milliseconds(step, steps)
@@ -168,7 +168,7 @@ def measure(parts: list[str], steps: int) -> None:
                     fused, number = milliseconds(step, steps), launches(step)
                     text = f"{title:15} {kind:6} {'full' if full else 'initial':8} {fused:7.2f} ms {number:6} launches"
                     text += f"   {fused / plain:5.2f} x plain"
-                    if half or not full:
+                    if not quick and (half or not full):
                         with without_fused():
                             text += f"   without {milliseconds(step, max(3, steps // 5)):7.2f} ms {launches(step):6}"
                     print(text, flush=True)
@@ -278,13 +278,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[[], *NETWORKS], help="networks; by default, all")
     parser.add_argument("--steps", type=int, default=15, help="steps per measurement, of which there are three")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="write host operations of FlexNet-7 to this file")
+    parser.add_argument("--quick", action="store_true", help="bf16 only, and not without the fused sampler")
     parser.add_argument("--count", action="store_true", help="count operations of one layer instead")
     parser.add_argument("--verbose", action="store_true", help="with --count: list the operations")
     arguments = parser.parse_args()
     if arguments.count:
         count(arguments.verbose)
         return
-    measure(arguments.parts, arguments.steps)
+    measure(arguments.parts, arguments.steps, quick=arguments.quick)
     if arguments.profile:
         write_profile(arguments.profile)
 
