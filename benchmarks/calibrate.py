@@ -242,13 +242,14 @@ def _run(conv: partial[torch.Tensor]) -> object:
 def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
     """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too.
 
-    If a shape was measured several times, the last measurement counts.
+    If a shape was measured several times, the last measurement counts. Depthwise convolutions on a GPU without a
+    measurement of "toeplitz" are left out.
     """
     last = {}
     for line in lines:
         row = json.loads(line)
         last[*(row.get(field) for field in Shape._fields), row.get("precision"), row["training"]] = row
-    rows = [*last.values()]
+    rows = [row for row in last.values() if row["device"] == "cpu" or row["groups"] == 1 or "toeplitz" in row]
     known = [(row, Shape(**{field: row[field] for field in Shape._fields if field in row})) for row in rows]
     ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
     samples = defaultdict(list)

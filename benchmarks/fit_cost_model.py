@@ -116,7 +116,9 @@ def module_text(calibrations: Mapping[tuple[str, bool], Calibration], sources: S
 
 
 def _module_lines(calibrations: Mapping[tuple[str, bool], Calibration], sources: Sequence[str]) -> Iterator[str]:
-    yield f'"""Coefficients fitted to `{"`, `".join(sources)}`. See `_cost_model.py`."""'
+    yield '"""Coefficients fitted to these measurements, see `_cost_model.py`.\n'
+    yield from sources
+    yield '"""'
     yield "\nfrom __future__ import annotations\n"
     yield "COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {"
     for (precision, training), each in calibrations.items():

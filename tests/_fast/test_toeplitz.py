@@ -78,9 +78,11 @@ def test_convolution_and_gradients_equal_torch(seed, whole, monkeypatch):
     grad = torch.randn_like(y)
     limit = 1e-6 if DEVICE == "cpu" else 3e-6  # tensor cores do not round the last bit of a sum
     assert relative_error(y, expected) < limit
-    found = torch.autograd.grad(y, (x, w, bias), grad)
-    for one, other in zip(found, torch.autograd.grad(expected, (x, w, bias), grad.double()), strict=True):
+    *found, of_bias = torch.autograd.grad(y, (x, w, bias), grad)
+    *others, of_bias_expected = torch.autograd.grad(expected, (x, w, bias), grad.double())
+    for one, other in zip(found, others, strict=True):
         assert relative_error(one, other) < limit
+    assert torch.allclose(of_bias, of_bias_expected.float(), rtol=1e-5, atol=1e-5 * grad.norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16])

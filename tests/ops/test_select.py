@@ -227,14 +227,14 @@ def test_large_convolutions_of_eager_programs_are_not_direct():
 
 def test_captured_steps_do_not_count_the_time_of_the_host(monkeypatch):
     found = []
-    monkeypatch.setattr(_select, "_cached_select_for", lambda *_, eager: found.append(eager))
+    monkeypatch.setattr(_select, "_cached_select_for", lambda *_, eager, **__: found.append(eager))
     x = torch.empty(1, 1, 8, 8, device="meta")
     monkeypatch.setattr(_select, "Problem", lambda *given: given)
     monkeypatch.setattr(_select, "compute_precision", lambda *_: "full")
 
     class OnGpu:
         device = torch.device("cuda")
-        shape, requires_grad = x.shape, False
+        shape, dtype, requires_grad = x.shape, x.dtype, False
 
     select_algorithm(OnGpu(), OnGpu(), None)
     with _select.launches_are_free():

@@ -20,7 +20,6 @@ from ._dft_plan import SMALL_BATCH, make_plan
 from ._fft import circular_lengths
 from ._geometry import Geometry, output_sizes
 from ._tiles import TILE, cut_into_tiles
-from ._toeplitz import has_toeplitz_conv
 
 WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower code
 FACTORED_SPECTRUM = 0.2  # cost of a kernel's spectrum from those of its basis functions, relative to a transform
@@ -139,12 +138,12 @@ def count_dft(problem: Problem) -> OperationCount | None:
 def count_toeplitz(problem: Problem) -> OperationCount | None:
     """Count multiplications, elements of the tiles that are moved, and elements of the matrices.
 
-    Returns None for shapes that `toeplitz_conv` would leave to torch.
+    Returns None for shapes that `toeplitz_conv` leaves to torch, and for one input channel, which was not measured.
     """
     batch, channels, *size = (index(n) for n in problem.x)
     out, fan_in, *taps = (index(n) for n in problem.weight)
     stride, pads, dilation, _ = problem.geometry
-    if fan_in > 1 or problem.device != "cuda" or max(*stride, *dilation) > 1 or not has_toeplitz_conv():
+    if fan_in > 1 or channels == 1 or problem.device != "cuda" or max(*stride, *dilation) > 1:
         return None
     outputs = tuple(index(n) for n in problem.outputs)
     used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))

@@ -25,6 +25,7 @@ from . import _calibration_cpu, _calibration_cuda
 from ._cost_model import Calibration, Problem, estimate_times
 from ._factored import FactoredKernel
 from ._geometry import Geometry
+from ._toeplitz import has_toeplitz_conv
 
 DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
@@ -54,12 +55,13 @@ def select_algorithm(
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     rank = weight.rank if isinstance(weight, FactoredKernel) else None
     problem = Problem(device, compute_precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
+    toeplitz = x.dtype != torch.float64 and has_toeplitz_conv()
     if torch.compiler.is_compiling():
-        return select_for(problem, training)
+        return select_for(problem, training, toeplitz=toeplitz)
     eager = device == "cuda" and not _launches_are_free.get()
     if operations is not None:
-        return select_for(problem, training, eager=eager, operations=operations)
-    return _cached_select_for(problem, training, eager=eager)
+        return select_for(problem, training, eager=eager, operations=operations, toeplitz=toeplitz)
+    return _cached_select_for(problem, training, eager=eager, toeplitz=toeplitz)
 
 
 _launches_are_free: contextvars.ContextVar[bool] = contextvars.ContextVar("launches are free", default=False)
@@ -86,20 +88,31 @@ def compute_precision(x: torch.Tensor, device: str) -> str:
     return "half" if dtype.itemsize == 2 else "full"
 
 
-def select_for(problem: Problem, training: bool, *, eager: bool = False, operations: Operations | None = None) -> str:
+def select_for(
+    problem: Problem,
+    training: bool,
+    *,
+    eager: bool = False,
+    operations: Operations | None = None,
+    toeplitz: bool = True,
+) -> str:
     """Return the name of the algorithm for a problem, with or without gradients.
 
     `eager`: every operation is launched by the host, which takes time as well. By default, there are as many as in
-    `HOST_OPERATIONS`.
+    `HOST_OPERATIONS`. `toeplitz`: whether this algorithm is available.
     """
     table = _calibration_cuda if problem.device == "cuda" else _calibration_cpu
     mode = problem.precision, training
+    coefficients, overrides = table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})
+    if not toeplitz and "toeplitz" in coefficients:
+        coefficients = {name: each for name, each in coefficients.items() if name != "toeplitz"}
+        overrides = {key: name for key, name in overrides.items() if name != "toeplitz"}
     if eager:
-        times = estimate_times(Calibration(table.COEFFICIENTS[mode], {}), problem)
+        times = estimate_times(Calibration(coefficients, {}), problem)
         numbers = HOST_OPERATIONS if operations is None else operations
         on_host = {name: HOST_OPERATION * number[training] for name, number in numbers.items()}
         return min(times, key=lambda name: (max(times[name], on_host[name]), times[name]))
-    return fastest_algorithm(Calibration(table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})), problem)
+    return fastest_algorithm(Calibration(coefficients, overrides), problem)
 
 
 # an estimate takes longer than a small convolution on a GPU
