@@ -94,7 +94,7 @@ def test_autocast_keeps_kernel_in_float32(dtype):
     with torch.autocast("cuda", dtype=dtype):
         assert torch.equal(layer.kernel(), plain)
         y = layer(x)
-    assert y.dtype == dtype
+    assert y.dtype == (torch.float32 if dtype == torch.float16 else dtype)  # float16 outputs could overflow
     assert relative_error(y, layer(x)) < 2e-2
 
 
