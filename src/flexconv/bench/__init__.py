@@ -4,6 +4,8 @@ from .ceilings import Ceilings as Ceilings
 from .ceilings import measure_ceilings as measure_ceilings
 from .layers import bench_layers as bench_layers
 from .ops import bench_ops as bench_ops
+from .peers import PUBLISHED as PUBLISHED
+from .peers import bench_peers as bench_peers
 from .report import Report as Report
 from .report import check_name as check_name
 from .report import machine as machine
@@ -18,6 +20,7 @@ __all__ = [
     "Timing",
     "bench_layers",
     "bench_ops",
+    "bench_peers",
     "bench_steps",
     "measure",
     "measure_ceilings",
