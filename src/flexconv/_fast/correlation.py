@@ -61,16 +61,16 @@ class _Correlation(torch.autograd.Function):
         real = torch.bmm(xr, wr).baddbmm_(xi, wi)
         imaginary = torch.bmm(xi, wr).baddbmm_(xr, wi, alpha=-1)
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(x, basis, mix)
-            ctx.spectra, ctx.groups, ctx.outputs = (samples, kernel, features), groups, outputs
+            ctx.save_for_backward(x, basis, mix, samples, kernel, features)
+            ctx.groups, ctx.outputs = groups, outputs
         return _signals(real, imaginary, groups, lengths, outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, basis, mix = ctx.saved_tensors
+        x, basis, mix, samples, kernel, features = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative
             return *_plain_gradients(ctx, (x, basis, mix), grads[0]), None, None
-        (samples, kernel, features), lengths = ctx.spectra, basis.shape[1:]
+        lengths = basis.shape[1:]
         of_x, of_basis, of_mix = ctx.needs_input_grad[:3]
         (gr, gi), (wr, wi), (xr, xi) = _parts(grads[0], lengths, ctx.groups), kernel, samples
         d_x = d_basis = d_mix = None

@@ -146,6 +146,20 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[Row], str]]]]] = {
         "Published figures, cited and not measured here",
         [(name, lambda row, name=name: row[name]) for name in ("what", "figure", "hardware", "source")],
     ),
+    "memory": (
+        "Peak memory of training, MiB",
+        [
+            ("of", lambda row: "network" if row["case"]["network"] else "layer"),
+            ("batch × channels × size", _shape),
+            ("precision", lambda row: row["precision"]),
+            ("masks", lambda row: "whole grid" if row["full"] else "initial"),
+            ("3×3 convolutions", lambda row: _memory(row["mib"]["torch"])),
+            ("FlexConv", lambda row: _memory(row["mib"]["flexconv"])),
+            ("ratio", lambda row: f"{row['mib']['flexconv'] / row['mib']['torch']:.2f}"),
+            ("recompute=True", lambda row: _memory(row["mib"]["recomputed"])),
+            ("ratio", lambda row: f"{row['mib']['recomputed'] / row['mib']['torch']:.2f}"),
+        ],
+    ),
     "steps": (
         "Training steps, ms",
         [

@@ -10,7 +10,7 @@ import typer
 from .._arguments import unknown_name
 from ._common import Device, errors, say
 
-TABLES = ("ops", "layers", "steps", "peers")
+TABLES = ("ops", "layers", "steps", "peers", "memory")
 DEFAULT = TABLES[:3]
 WAYS = [f"{engine}-{precision}" for engine in ("eager", "compiled", "graph") for precision in ("fp32", "bf16")]
 
@@ -45,6 +45,7 @@ def bench(
         PUBLISHED,
         Report,
         bench_layers,
+        bench_memory,
         bench_ops,
         bench_peers,
         bench_steps,
@@ -75,6 +76,7 @@ def bench(
         "layers": lambda: bench_layers(chosen, ceilings, small=smoke),
         "steps": lambda: bench_steps(chosen, small=smoke, ways=ways),  # type: ignore[arg-type]
         "peers": lambda: bench_peers(chosen, small=smoke),
+        "memory": lambda: bench_memory(chosen, small=smoke),
     }
     for table in [name for name in TABLES if name in (tables or DEFAULT)]:
         rows = report.tables[table] = []
