@@ -27,13 +27,13 @@ def convolve(
     groups: int,
 ) -> torch.Tensor:
     """See `ops._direct`. NotImplemented for shapes that are not faster this way, in transforms and in compiled code."""
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return NotImplemented
     if x.device.type != "cpu" or groups > 1 or any(step > 1 for step in (*stride, *dilation)):
         return NotImplemented
     if not channels_last_is_faster(x.shape, weight.shape) or not x.is_contiguous() or autocast_enabled("cpu"):
         return NotImplemented
     if x.dtype != torch.float32 or weight.dtype != torch.float32:
-        return NotImplemented
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return NotImplemented
     y = F.conv2d(_ChannelsLast.apply(x), _ChannelsLast.apply(weight), bias, 1, padding)
     return y.contiguous()

@@ -136,7 +136,9 @@ class FlexConvNd(SizedKernel):
         check_input(self, x)
         if x.ndim == self.dims + 1:
             return self._convolve(x.unsqueeze(0), bias).squeeze(0)
-        window = self.window
+        window = (
+            self.taps if self._provider.keeps_kernels(self) else self.window
+        )  # a kept kernel has no zeros around it
         pads = self.pads_for(window)
         if self.padding_mode != "zeros":
             x, pads = self._pad_by_mode(x, pads)
