@@ -89,3 +89,11 @@ def test_keeps_spectra_of_input_and_kernel_only():
     frequencies = 24 * 13
     spectra = 8 * frequencies * (4 * 8 + 8 * 8)
     assert spectra < sum(kept.values()) < 1.8 * spectra  # the rest are spectra of 33 basis functions, and their mix
+
+
+def test_backward_pass_inside_of_autocast():
+    layer, x = FlexConv2d(3, 4, 9, algorithm="fft"), torch.randn(2, 3, 10, 10, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x).float().sum()
+        (inside,) = torch.autograd.grad(y, x, retain_graph=True)
+    assert torch.equal(inside, torch.autograd.grad(y, x)[0])

@@ -66,6 +66,7 @@ class _Correlation(torch.autograd.Function):
         return _signals(real, imaginary, groups, lengths, outputs)
 
     @staticmethod
+    @torch.autocast("cpu", enabled=False)  # a backward pass may run inside of autocast
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, basis, mix, samples, kernel, features = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative
