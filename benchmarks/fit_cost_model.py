@@ -59,10 +59,10 @@ def _wrong_selections(calibration: Calibration, samples: Sequence[Sample]) -> li
 def library_regimes(algorithm: str, device: str) -> list[str]:
     """Return all regimes of a direct convolution or an FFT, which must always have coefficients."""
     mixings = "dense", "depthwise"
-    if device == "cpu":
-        return [f"{width}{mixing}" for width, mixing in itertools.product(("", "long ", "wide "), mixings)]
     if algorithm == "direct":
         mixings = "dense aligned", "dense unaligned", "depthwise"
+    if device == "cpu":
+        return [f"{width}{mixing}" for width, mixing in itertools.product(("", "long ", "wide "), mixings)]
     return [" ".join(words) for words in itertools.product(("1D", "2D", "3D"), ("narrow", "wide"), mixings)]
 
 

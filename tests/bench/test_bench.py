@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flexconv import bench, cli
-from flexconv.bench import Ceilings, Report, layers, timing, write_report
+from flexconv.bench import Ceilings, Report, layers, memory, timing, write_report
 
 CPU = torch.device("cpu")
 
@@ -128,3 +128,22 @@ def test_layer_as_in_a_training_step_computes_the_same():
     alone = functools.partial(layers._pass, layer, x, contextlib.nullcontext)
     for result, expected in zip(layers._as_in_step(layer, alone)(), alone(), strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_memory_of_layers_and_networks(capsys):
+    rows = list(bench.bench_memory(CPU, small=True))
+    assert {row["case"]["network"] for row in rows} == {True, False}
+    assert all(set(row["mib"]) == {"torch", "flexconv", "recomputed"} for row in rows)
+    assert cli.run(["bench", "memory", "--smoke", "--device", "cpu"]) == 0
+    assert "recompute=True" in capsys.readouterr().out
+
+
+def test_live_bytes_counts_tensors_once_and_forgets_freed_ones():
+    with memory.LiveBytes() as live:
+        a = torch.ones(100)
+        b = a.view(10, 10) + 1
+        assert live.now == 800
+        del b
+        a.add_(1)
+    assert live.now == 400
+    assert live.most == 800

@@ -309,3 +309,42 @@ def test_cache_is_thread_safe(x):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("change", ["attribute", "list", "hook", "parameter"])
+def test_change_between_two_quick_checks_is_noticed(change, x):
+    """After the first passes, only identities of attributes and versions of tensors are compared."""
+    layer = FlexConv1d(2, 3, 9, mask=GaussianMask(1, sigma=0.3)).eval()
+    with torch.no_grad():
+        before = layer(x)
+        assert torch.equal(layer(x), before)
+        assert layer._provider._cache._entry.state.unchanged(layer)
+        if change == "attribute":
+            layer.mask.threshold = 0.9
+        elif change == "list":
+            layer.mask.initial_sigma[0] *= 2  # no effect on the kernel, but it might have one in a subclass
+        elif change == "hook":
+            layer.generator.register_forward_hook(lambda *given: 2 * given[-1])
+        else:
+            layer.generator.output_map.weight.data.mul_(2)
+        assert change == "parameter" or not layer._provider._cache._entry.state.unchanged(layer)
+        after = layer(x)
+        layer._provider.clear()
+        assert torch.equal(after, layer(x))
+        assert change == "list" or not torch.equal(after, before)
+
+
+def test_kept_kernel_has_no_zeros_around_it(monkeypatch, x):
+    from flexconv.nn import _conv
+
+    layer = FlexConv1d(2, 3, 33, mask=GaussianMask(1, sigma=0.2)).eval()
+    sizes = []
+    original = _conv.conv_nd
+    monkeypatch.setattr(_conv, "conv_nd", lambda *given: sizes.append(tuple(given[2].shape[2:])) or original(*given))
+    with torch.no_grad():
+        kept = layer(x)
+    sampled = layer(x)
+    (start, stop), *_ = layer.window
+    assert sizes == [layer.extent, (stop - start,)]
+    assert layer.extent[0] < stop - start
+    assert relative_error(kept, sampled) < 1e-4  # sampled in another order

@@ -6,6 +6,8 @@ Importing this package registers them. It must not import Triton, Lightning or `
 from . import adam as adam
 from . import batches as batches
 from . import capture as capture
+from . import correlation as correlation
+from . import cpu_conv as cpu_conv
 from . import eager as eager
 from . import engines as engines
 from . import factors as factors

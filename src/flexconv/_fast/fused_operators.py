@@ -7,14 +7,17 @@ more on the host, forward and backward together, than such a function does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .._context import exporting, no_autocast
 from .._matmul import matmul
 from ..nn import FlexConvNd, TapRange
+from ..nn._crop import smallest_intervals
+from ..nn._grid import Axis, filled
 from . import fused_sampler as fused
 from . import sampler_launches
 
@@ -43,9 +46,12 @@ def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tens
     if found is None or layer.grid.resampled or output is None:
         return NotImplemented
     tensors, settings = found
-    dtype = generator.compute_dtype
-    with no_autocast(layer.reference_tensor().device.type):
-        grid = fused.make_grid(layer, window)
+    dtype, device = generator.compute_dtype, layer.reference_tensor().device
+    axes = tuple((axis.size, axis.causal) for axis in layer.axes)
+    floors = (0.0,) * len(axes) if mask is None else tuple(mask.sigma_floor(layer.axes))
+    with no_autocast(device.type):
+        lines, limits = constant_grid(axes, tuple(window), floors, dtype, device)
+        grid = fused.Grid(lines, limits, tuple(stop - start for start, stop in window), ())
         basis, _ = torch.ops.flexconv.sample_features(grid.lines, grid.sizes, *tensors)
         if output.basis is not None:
             basis = matmul(basis, output.basis.t())
@@ -60,6 +66,43 @@ def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tens
         weight, bias = output.own_map(dtype)
         kernel = matmul(torch.cat([weight, bias.unsqueeze(1)], 1), basis.t())
     return kernel.view(layer.out_channels, layer.inputs_per_output, *grid.sizes)
+
+
+# --- coordinates ------------------------------------------------------------------------------------------------------
+
+_grids: dict[tuple[object, ...], list[torch.Tensor]] = {}
+
+
+def constant_grid(
+    axes: tuple[tuple[int, bool], ...],
+    window: tuple[TapRange, ...],
+    floors: tuple[float, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[torch.Tensor]:
+    """Coordinates and limits of `fused_sampler.Grid`, as constants of a graph that is being compiled.
+
+    All layers with the same grid share them, so a graph does not compute them again for every layer. The arguments are
+    plain values, which Dynamo can pass to a function that it evaluates as a constant.
+    """
+    key = axes, window, floors, dtype, device
+    if key not in _grids:
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            known = [Axis(size, causal) for size, causal in axes]
+            ranges = zip(known, window, strict=True)
+            lines = torch.cat([axis.coordinates(taps, device=device, dtype=dtype) for axis, taps in ranges])
+            halves, inner = smallest_intervals(known, dtype)
+            causal = [float(axis.causal) for axis in known]
+            numbers = [n for each in zip(floors, halves, inner, causal, strict=True) for n in each]
+            limits = filled(numbers, like=lines).view(-1, 4)
+        for tensor in (lines, limits):  # as in `ops._dft_cache.constant_matrices`
+            tensor._dynamo_static_indices = set(range(tensor.ndim))  # type: ignore[attr-defined]
+        _grids[key] = [lines, limits]
+    return _grids[key]
+
+
+# This is what torch.compiler.assume_constant_result does, without importing the compiler.
+constant_grid._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
@@ -161,6 +204,22 @@ def _grid(lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int]) -> sa
     return sampler_launches.Grid(lines, limits, tuple(sizes), ())
 
 
+def _vmap_rule(name: str) -> Callable[..., Any]:
+    """A rule for `torch.vmap` that launches the operator once for every entry of the batch."""
+
+    def rule(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
+        operator = getattr(torch.ops.flexconv, name)
+        results = []
+        for index in range(info.batch_size):
+            pairs = zip(given, in_dims, strict=True)
+            results.append(operator(*(x.select(dim, index) if isinstance(dim, int) else x for x, dim in pairs)))
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results), 0
+        return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])
+
+    return rule
+
+
 for _name, _function, _fake in (
     ("sample_features", _sample_features, _fake_features),
     ("sample_features_backward", _sample_features_backward, _fake_features_backward),
@@ -169,6 +228,7 @@ for _name, _function, _fake in (
 ):
     LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flexconv::{_name}", _fake, lib=LIBRARY)
+    torch.library.register_vmap(f"flexconv::{_name}", _vmap_rule(_name), lib=LIBRARY)
 torch.library.register_autograd(
     "flexconv::sample_features", _features_gradient, setup_context=_save_features, lib=LIBRARY
 )

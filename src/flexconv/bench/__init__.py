@@ -3,7 +3,10 @@
 from .ceilings import Ceilings as Ceilings
 from .ceilings import measure_ceilings as measure_ceilings
 from .layers import bench_layers as bench_layers
+from .memory import bench_memory as bench_memory
 from .ops import bench_ops as bench_ops
+from .peers import PUBLISHED as PUBLISHED
+from .peers import bench_peers as bench_peers
 from .report import Report as Report
 from .report import check_name as check_name
 from .report import machine as machine
@@ -17,7 +20,9 @@ __all__ = [
     "Report",
     "Timing",
     "bench_layers",
+    "bench_memory",
     "bench_ops",
+    "bench_peers",
     "bench_steps",
     "measure",
     "measure_ceilings",

@@ -1,4 +1,4 @@
-"""Reports of benchmarks, as Markdown or JSON."""
+"""Reports of benchmarks, as Markdown or JSON, and as a figure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ..errors import ArgumentError, MissingFileError
 from .ceilings import Ceilings
 
 Row = dict[str, Any]
+FIGURES = (".png", ".svg", ".pdf")
 
 
 class Report(NamedTuple):
-    """The measurements of one run of `flexconv bench`. The tables are "ops", "layers" and "steps"."""
+    """The measurements of one run of `flexconv bench`, as one list of rows per table."""
 
     machine: str
     command: str
@@ -50,15 +51,27 @@ def machine(device: torch.device) -> str:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as JSON or Markdown, depending on the suffix of the path."""
+    """Write a report as JSON or Markdown, or the figure of its table "peers", depending on the suffix of the path."""
     check_name(path)
+    if path.suffix in FIGURES:
+        from .figures import plot_peers
+
+        plot_peers(report.tables["peers"]).savefig(path)
+        return
     write_atomically(path, (report.json() if path.suffix == ".json" else report.markdown()).encode())
 
 
-def check_name(path: Path) -> None:
-    """Check that a report can be written to this path. Called before the measurements, which take long."""
-    if path.suffix not in (".json", ".md"):
+def check_name(path: Path, tables: Iterable[str] = ("peers",)) -> None:
+    """Check that a report of these tables can be written to this path. Called before the measurements."""
+    if path.suffix not in (".json", ".md", *FIGURES):
         raise ArgumentError(f"the file name of a report must end in .json or .md; got {path.name!r}")
+    if path.suffix in FIGURES:
+        from . import figures  # noqa: F401  (names the extra if matplotlib is missing)
+
+        if "peers" not in tables:
+            raise ArgumentError(
+                f"only the table peers is drawn; a report of {', '.join(tables)} cannot be {path.name!r}"
+            )
     if not path.parent.is_dir():
         raise MissingFileError(f"cannot write the report {path.name}: the folder {path.parent} does not exist")
 
@@ -112,6 +125,39 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[Row], str]]]]] = {
             ("interquartile range", lambda row: _number(row["spread"]["flexconv"])),
             ("memory, MiB", lambda row: _memory(row["peak_mib"])),
             ("share of peak rate", lambda row: f"{row['share_of_ceilings']:.0%}"),
+        ],
+    ),
+    "peers": (
+        "Layers of several packages including their kernels, forward + backward in eager mode",
+        [
+            ("convolution", lambda row: f"{'depthwise' if row['case']['depthwise'] else 'dense'}"),
+            ("batch × channels × size", _shape),
+            ("taps", lambda row: "×".join([str(row["case"]["taps"])] * len(row["case"]["size"]))),
+            ("precision", lambda row: row["precision"]),
+            ("layer", lambda row: row["layer"]),
+            ("ms", lambda row: _number(row["ms"])),
+            ("÷ FlexConv", lambda row: "–" if row["over_flexconv"] is None else f"{row['over_flexconv']:.2f}"),
+            ("memory, MiB", lambda row: _memory(row["peak_mib"])),
+            ("parameters", lambda row: "–" if row["parameters"] is None else f"{row['parameters']:,}"),
+            ("not measured because", lambda row: row["reason"].replace("|", "/")),
+        ],
+    ),
+    "published": (
+        "Published figures, cited and not measured here",
+        [(name, lambda row, name=name: row[name]) for name in ("what", "figure", "hardware", "source")],
+    ),
+    "memory": (
+        "Peak memory of training, MiB",
+        [
+            ("of", lambda row: "network" if row["case"]["network"] else "layer"),
+            ("batch × channels × size", _shape),
+            ("precision", lambda row: row["precision"]),
+            ("masks", lambda row: "whole grid" if row["full"] else "initial"),
+            ("3×3 convolutions", lambda row: _memory(row["mib"]["torch"])),
+            ("FlexConv", lambda row: _memory(row["mib"]["flexconv"])),
+            ("ratio", lambda row: f"{row['mib']['flexconv'] / row['mib']['torch']:.2f}"),
+            ("recompute=True", lambda row: _memory(row["mib"]["recomputed"])),
+            ("ratio", lambda row: f"{row['mib']['recomputed'] / row['mib']['torch']:.2f}"),
         ],
     ),
     "steps": (

@@ -10,19 +10,24 @@ import typer
 from .._arguments import unknown_name
 from ._common import Device, errors, say
 
-TABLES = ("ops", "layers", "steps")
+TABLES = ("ops", "layers", "steps", "peers", "memory")
+DEFAULT = TABLES[:3]
 WAYS = [f"{engine}-{precision}" for engine in ("eager", "compiled", "graph") for precision in ("fp32", "bf16")]
 
 
 def bench(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLE", help=f"Tables to measure: {', '.join(TABLES)}. [default: all]"),
+        typer.Argument(
+            metavar="TABLE", help=f"Tables to measure: {', '.join(TABLES)}. [default: {', '.join(DEFAULT)}]"
+        ),
     ] = None,
     device: Device = "auto",
     out: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Also write the report to this .json or .md file. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="Also write the report to this .json or .md file, or peers as .png. Repeatable."
+        ),
     ] = None,
     way: Annotated[
         list[str] | None,
@@ -33,13 +38,16 @@ def bench(
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Use tiny shapes, to check that everything runs.")] = False,
 ) -> None:
-    """Measure the speed of convolutions, layers and training."""
+    """Measure the speed of convolutions, layers and training, and that of layers of other packages."""
     import torch
 
     from ..bench import (
+        PUBLISHED,
         Report,
         bench_layers,
+        bench_memory,
         bench_ops,
+        bench_peers,
         bench_steps,
         check_name,
         machine,
@@ -52,7 +60,7 @@ def bench(
         if table not in TABLES:
             unknown_name("table", table, TABLES)
     for path in out or ():
-        check_name(path)
+        check_name(path, tables or DEFAULT)
     for each in way or ():
         if each not in WAYS:
             unknown_name("engine and precision", each, WAYS, of="in --way")
@@ -67,8 +75,10 @@ def bench(
         "ops": lambda: bench_ops(chosen, ceilings, small=smoke),
         "layers": lambda: bench_layers(chosen, ceilings, small=smoke),
         "steps": lambda: bench_steps(chosen, small=smoke, ways=ways),  # type: ignore[arg-type]
+        "peers": lambda: bench_peers(chosen, small=smoke),
+        "memory": lambda: bench_memory(chosen, small=smoke),
     }
-    for table in [name for name in TABLES if name in (tables or TABLES)]:
+    for table in [name for name in TABLES if name in (tables or DEFAULT)]:
         rows = report.tables[table] = []
         for row in sources[table]():
             rows.append(row)
@@ -76,4 +86,8 @@ def bench(
                 errors.print(f"{table}: {len(rows)} measured", end="\r", highlight=False)
             for path in out or ():
                 write_report(report, path)  # after every row, in case a later one fails
+    if "peers" in report.tables:
+        report.tables["published"] = PUBLISHED
+        for path in out or ():
+            write_report(report, path)
     say(report.markdown())

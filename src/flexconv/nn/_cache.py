@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,14 +31,21 @@ class KernelCache:
     def clear(self) -> None:
         self._entry = None
 
-    def get(self, make: Callable[[], Kernel], key: object, parameters: Sequence[torch.Tensor]) -> Kernel:
-        """The kernel for `key`: the kept one if key and parameters have not changed, otherwise a new one."""
-        if not _can_keep(parameters):
-            return make()
+    def get(self, make: Callable[[], Kernel], key: object, module: nn.Module) -> Kernel:
+        """The kernel for `key`: the kept one if neither key nor module have changed, otherwise a new one."""
         entry = self._entry  # read once, because another thread may replace it
-        if entry is None or entry.key != key or not entry.seen.unchanged(parameters):
-            seen = _Seen(parameters)  # before sampling, so that a change in between is noticed
-            entry = self._entry = _Entry(key, seen, make())
+        if entry is not None and entry.given == key and entry.state.unchanged(module):
+            known = entry.state.tensors
+            if _can_keep(known) and entry.seen.unchanged(known):
+                return entry.kernel
+        settings, others = settings_and_tensors(module)
+        tensors = [*module.parameters(), *module.buffers(), *others]
+        if not _can_keep(tensors):
+            return make()
+        if entry is None or entry.key != (key, settings) or not entry.seen.unchanged(tensors):
+            seen = _Seen(tensors)  # before sampling, so that a change in between is noticed
+            state = _State(module, tensors)
+            entry = self._entry = _Entry(key, (key, settings), seen, state, make())
         return entry.kernel
 
 
@@ -110,9 +118,57 @@ class _Seen:
         )
 
 
+class _State:
+    """The attributes of a module and its submodules, to tell in a few microseconds that none was assigned since.
+
+    Attributes are compared by identity, and lists of numbers by value. A module with other attributes that can change
+    inside, such as a dictionary, counts as changed, and `settings_and_tensors` decides.
+    """
+
+    def __init__(self, module: nn.Module, tensors: list[torch.Tensor]) -> None:
+        self.module, self.tensors = weakref.ref(module), tensors
+        self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.numbers: list[tuple[list[Any], list[Any]]] = []
+        self.known = all(map(self._add, module.modules()))
+
+    def _add(self, part: nn.Module) -> bool:
+        """Record the attributes of a module. Returns False if one of them could change unnoticed."""
+        attributes = vars(part)
+        for name in attributes.keys() - _INTERNAL:
+            value = attributes[name]
+            if isinstance(value, list) and all(type(each) in _PLAIN for each in value):
+                self.numbers.append((value, value.copy()))
+            elif not _frozen(value):
+                return False
+        inner = [attributes[name] for name in _INTERNAL & attributes.keys() if isinstance(attributes[name], dict)]
+        self.attributes += [(each, dict(each)) for each in (attributes, *inner)]
+        return True
+
+    def unchanged(self, module: nn.Module) -> bool:
+        """Whether this is the same module (a shallow copy shares the cache) with the same attributes."""
+        if not self.known or self.module() is not module or any(now != before for now, before in self.numbers):
+            return False
+        for now, before in self.attributes:
+            if len(now) != len(before):
+                return False
+            for name, value in before.items():
+                if now.get(name) is not value:
+                    return False
+        return True
+
+
+def _frozen(value: object) -> bool:
+    """Whether a value that is still the same object is unchanged."""
+    if type(value) in _PLAIN or isinstance(value, torch.Tensor | nn.Module | type):
+        return True
+    return isinstance(value, tuple | frozenset) and all(map(_frozen, value))
+
+
 class _Entry(NamedTuple):
+    given: object
     key: object
     seen: _Seen
+    state: _State
     kernel: Any
 
 

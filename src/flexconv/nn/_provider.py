@@ -14,7 +14,7 @@ import torch
 
 from .._registry import has_fast_version
 from ..ops import FactoredKernel, as_tensor
-from ._cache import KernelCache, settings_and_tensors
+from ._cache import KernelCache
 from ._grid import TapRange
 from ._half import ScaledKernel, scale_kernel
 
@@ -35,7 +35,7 @@ class KernelProvider:
         self, layer: FlexConvNd, window: Sequence[TapRange], dtype: torch.dtype | None
     ) -> torch.Tensor | FactoredKernel:
         """The kernel on `window` in `dtype` (None: as computed), as a tensor or as factors."""
-        if self._can_be_kept(layer):
+        if self.keeps_kernels(layer):
             return self.tensor(layer, window, dtype)
         kernel = sample_once(layer, window) if self.prepared is None else self.prepared
         return kernel if dtype is None else kernel.to(dtype)
@@ -53,18 +53,25 @@ class KernelProvider:
         """The same for a convolution in float16."""
         return self._kept(layer, window, "scaled", lambda: scale_kernel(self._sampled(layer, window)))
 
-    def _sampled(self, layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
-        return layer.sample(window) if self.prepared is None else as_tensor(self.prepared)
+    def _sampled(self, layer: FlexConvNd, taps: Sequence[TapRange]) -> torch.Tensor:
+        """The kernel on some taps of the window. It is sampled on the whole window, so that the values are the same."""
+        if self.prepared is not None:
+            return as_tensor(self.prepared)
+        window = layer.window
+        kernel = layer.sample(window)
+        if tuple(taps) == tuple(window):
+            return kernel
+        crop = (slice(low - start, high - start) for (low, high), (start, _) in zip(taps, window, strict=True))
+        return kernel[(..., *crop)].contiguous()
 
     def _kept(self, layer: FlexConvNd, window: Sequence[TapRange], kind: object, make: Callable[[], Kernel]) -> Kernel:
         """The kernel of this kind that was kept, if it is still valid; otherwise a new one."""
-        if not self._can_be_kept(layer):
+        if not self.keeps_kernels(layer):
             return make()
-        settings, tensors = settings_and_tensors(layer)
-        return self._cache.get(make, (tuple(window), kind, settings), [*layer.parameters(), *layer.buffers(), *tensors])
+        return self._cache.get(make, (tuple(window), kind), layer)
 
-    def _can_be_kept(self, layer: FlexConvNd) -> bool:
-        """Whether a kernel may be kept for the next forward pass: in evaluation without gradients."""
+    def keeps_kernels(self, layer: FlexConvNd) -> bool:
+        """Whether kernels are kept for the next forward pass: in evaluation without gradients."""
         changing = layer.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         return not changing and self.prepared is None
 

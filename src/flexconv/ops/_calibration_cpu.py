@@ -5,11 +5,14 @@ from __future__ import annotations
 COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {
     ("full", False): {
         "direct": {
-            "dense": (118e3, 0.0196, 0.803),
+            "dense aligned": (110e3, 0.0173, 0.514),
+            "dense unaligned": (105e3, 0.0235, 1.26),
             "depthwise": (187e3, 0.0277, 0.595),
-            "long dense": (131e3, 0.0182, 0.0),
+            "long dense aligned": (131e3, 0.0182, 0.0),
+            "long dense unaligned": (121e3, 0.0202, 1.02),
             "long depthwise": (218e3, 0.0281, 0.455),
-            "wide dense": (174e3, 0.0227, 0.0),
+            "wide dense aligned": (129e3, 0.0185, 0.324),
+            "wide dense unaligned": (146e3, 0.0266, 0.0),
             "wide depthwise": (135e3, 0.497, 7.96),
         },
         "fft": {
@@ -23,11 +26,14 @@ COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = 
     },
     ("full", True): {
         "direct": {
-            "dense": (647e3, 0.0518, 4.08),
+            "dense aligned": (569e3, 0.0436, 3.09),
+            "dense unaligned": (583e3, 0.0977, 3.91),
             "depthwise": (761e3, 0.856, 1.46),
-            "long dense": (348e3, 0.16, 4.17),
+            "long dense aligned": (348e3, 0.16, 4.17),
+            "long dense unaligned": (419e3, 0.167, 1.06),
             "long depthwise": (872e3, 0.88, 1.88),
-            "wide dense": (1230e3, 0.136, 110.0),
+            "wide dense aligned": (467e3, 0.124, 0.0),
+            "wide dense unaligned": (1180e3, 0.197, 43.8),
             "wide depthwise": (796e3, 1.34, 0.0),
         },
         "fft": {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
 from .._context import autocast_enabled
+from .._registry import has_fast_version
 from ._geometry import Geometry, Pads, skip_unread_samples, zero_pad
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -23,8 +26,14 @@ def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         if bias is not None and bias.requires_grad and x.dtype.itemsize >= 4 and not autocast_enabled("cpu"):
             # The gradient of a bias by oneDNN is a sum term by term, whose error grows with the number of outputs.
             bias, added = None, bias.reshape(-1, *(1,) * (x.ndim - 2))
-    y = _CONV[x.ndim - 2](x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+    y = _convolve(x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
     return y if added is None else y + added
+
+
+@has_fast_version("ops.convolve")
+def _convolve(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
+    """The convolution of torch for the number of dimensions. The other arguments are those of `F.conv1d`."""
+    return _CONV[x.ndim - 2](x, weight, *others)
 
 
 def _padding_by_torch(x: torch.Tensor, pads: Pads) -> tuple[int, ...]:

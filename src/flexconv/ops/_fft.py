@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from .._context import autocast_enabled, no_autocast
+from .._registry import has_fast_version
 from ._circular import circular_correlation, factored_correlation
 from ._factored import FactoredKernel, as_tensor
-from ._geometry import Geometry, output_size, skip_unread_samples, span, zero_pad
+from ._geometry import Geometry, Pads, output_size, skip_unread_samples, span, zero_pad
 
 
 def fft_conv(
@@ -34,20 +35,40 @@ def fft_conv(
 
 
 def _fft_conv(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: Geometry) -> torch.Tensor:
-    """Pad x to the circular lengths, correlate, and select the outputs."""
+    """Choose circular lengths, correlate, and select the outputs."""
     axes = zip(x.shape[2:], weight.shape[2:], geometry.pads, geometry.dilation, strict=True)
     outputs = tuple(output_size(size, taps, 1, pads, dilation) for size, taps, pads, dilation in axes)
     x, pads = skip_unread_samples(x, geometry.pads)
     lengths = circular_lengths(tuple(x.shape[2:]), tuple(weight.shape[2:]), pads, geometry.dilation)
-    axes = zip(pads, lengths, x.shape[2:], strict=True)
-    x = zero_pad(x, tuple((left, length - left - size) for (left, _), length, size in axes))
     if isinstance(weight, FactoredKernel) and weight.shape[1] > 1 and not torch.compiler.is_compiling():
         basis = _dilate(weight.basis.movedim(-1, 0).unsqueeze(1), geometry.dilation).squeeze(1)
-        y = factored_correlation(x, basis, weight.mix, geometry.groups)
+        y = factored_conv(x, basis, weight.mix, geometry.groups, pads, lengths, outputs)
     else:
-        y = circular_correlation(x, _dilate(as_tensor(weight), geometry.dilation), geometry.groups)
+        weight = _dilate(as_tensor(weight), geometry.dilation)
+        y = circular_correlation(_pad_to(lengths, x, pads), weight, geometry.groups)
     selected = (slice(0, size, stride) for size, stride in zip(outputs, geometry.stride, strict=True))
     return y[(..., *selected)].contiguous()
+
+
+@has_fast_version("ops.factored_conv")
+def factored_conv(
+    x: torch.Tensor,
+    basis: torch.Tensor,
+    mix: torch.Tensor,
+    groups: int,
+    pads: Pads,
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> torch.Tensor:
+    """Convolve x [batch, in, *size] with the kernel Σ_r mix[o, i, r] · basis[r, *taps] → [batch, out, *outputs]."""
+    y = factored_correlation(_pad_to(lengths, x, pads), basis, mix, groups)
+    return y[(..., *(slice(size) for size in outputs))]
+
+
+def _pad_to(lengths: tuple[int, ...], x: torch.Tensor, pads: Pads) -> torch.Tensor:
+    """Pad x on the left as requested, and on the right up to the circular lengths."""
+    axes = zip(pads, lengths, x.shape[2:], strict=True)
+    return zero_pad(x, tuple((left, length - left - size) for (left, _), length, size in axes))
 
 
 def circular_lengths(

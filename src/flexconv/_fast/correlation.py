@@ -1,0 +1,176 @@
+"""The convolution of `ops/_fft.py` with a factored kernel on a CPU, as one node of autograd.
+
+    Y = X · conj W,      X, W, Y: spectra of input, kernel and output,      W[f, o, i] = Σ_r B[f, r] · mix[o, i, r]
+    backward             ∂X = G · W,   ∂W = conj G · X,   ∂mix[o, i, r] = Re Σ_f weight_f ∂W[f, o, i] conj B[f, r]
+
+G is the spectrum of the output's gradient. Three things make it faster than the operations that autograd records. Real
+and imaginary parts are separate, so every product is a batch of real products of contiguous matrices; autograd would
+multiply conjugated and transposed complex matrices one by one. An axis is transformed for those rows only that hold
+samples, or that hold outputs. And padding in front of the input moves the basis instead of the input, so no padded copy
+is made or kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
+from torch.autograd import forward_ad
+
+from .._registry import plain_version, provide
+from ..ops import Pads
+
+
+def factored_conv(
+    x: torch.Tensor,
+    basis: torch.Tensor,
+    mix: torch.Tensor,
+    groups: int,
+    pads: Pads,
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> torch.Tensor:
+    """See `ops._fft.factored_conv`. NotImplemented on other devices, in function transforms and forward-mode AD."""
+    tensors = x, basis, mix
+    if not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors):
+        return NotImplemented
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return NotImplemented
+    sizes = [(0, length - taps) for length, taps in zip(lengths, basis.shape[1:], strict=True)]
+    shift = [-left for left, _ in pads]
+    around = torch.roll(F.pad(basis, [n for pair in reversed(sizes) for n in pair]), shift, tuple(range(1, basis.ndim)))
+    return _Correlation.apply(x, around, mix, groups, outputs)
+
+
+class _Correlation(torch.autograd.Function):
+    """Correlates x [batch, in, *size] cyclically with Σ_r mix[o, i, r] · basis[r, *lengths]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, basis: torch.Tensor, mix: torch.Tensor, groups: int, outputs: tuple[int, ...]
+    ) -> torch.Tensor:
+        lengths = basis.shape[1:]
+        features = _basis_parts(basis)
+        kernel = _by_group(torch.mm(features.flatten(0, 1), mix.flatten(0, 1).t()), mix.shape, groups)
+        samples = _parts(x, lengths, groups)
+        (xr, xi), (wr, wi) = samples, kernel.mT
+        real = torch.bmm(xr, wr).baddbmm_(xi, wi)
+        imaginary = torch.bmm(xi, wr).baddbmm_(xr, wi, alpha=-1)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, basis, mix, samples, kernel, features)
+            ctx.groups, ctx.outputs = groups, outputs
+        return _signals(real, imaginary, groups, lengths, outputs)
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)  # a backward pass may run inside of autocast
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, basis, mix, samples, kernel, features = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative
+            return *_plain_gradients(ctx, (x, basis, mix), grads[0]), None, None
+        lengths = basis.shape[1:]
+        of_x, of_basis, of_mix = ctx.needs_input_grad[:3]
+        (gr, gi), (wr, wi), (xr, xi) = _parts(grads[0], lengths, ctx.groups), kernel, samples
+        d_x = d_basis = d_mix = None
+        if of_x:
+            real = torch.bmm(gr, wr).baddbmm_(gi, wi, alpha=-1)
+            d_x = _signals(real, torch.bmm(gr, wi).baddbmm_(gi, wr), ctx.groups, lengths, x.shape[2:])
+        if of_basis or of_mix:
+            d_kernel = torch.empty_like(kernel)
+            torch.bmm(gr.mT, xr, out=d_kernel[0]).baddbmm_(gi.mT, xi)
+            torch.bmm(gr.mT, xi, out=d_kernel[1]).baddbmm_(gi.mT, xr, alpha=-1)
+            d_kernel = _in_order(d_kernel, mix.shape, ctx.groups)
+            if of_mix:
+                weighted = features.unflatten(1, (-1, lengths[-1] // 2 + 1)) * _counts(lengths, features).unsqueeze(-1)
+                d_mix = torch.mm(weighted.flatten(0, 2).t(), d_kernel).t().reshape(mix.shape)
+            if of_basis:
+                spectra = torch.mm(d_kernel, mix.flatten(0, 1)).unflatten(0, (2, -1)).permute(2, 1, 0).contiguous()
+                d_basis = _inverse(torch.view_as_complex(spectra).unflatten(1, _shape(lengths)), lengths, lengths)
+        return d_x, d_basis, d_mix, None, None
+
+
+def _plain_gradients(ctx: Any, tensors: Sequence[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The same gradients from recorded operations, for further derivatives."""
+    x, basis, mix = (t.view_as(t) for t in tensors)  # one of them may depend on another
+    lengths = tuple(basis.shape[1:])
+    pads = tuple((0, 0) for _ in lengths)
+    y = plain_version("ops.factored_conv")(x, basis, mix, ctx.groups, pads, lengths, ctx.outputs)
+    given = [t for t in (x, basis, mix) if t.requires_grad]
+    found = iter(torch.autograd.grad(y, given, grad, create_graph=True))
+    return tuple(next(found) if t.requires_grad else None for t in (x, basis, mix))
+
+
+# --- spectra ----------------------------------------------------------------------------------------------------------
+
+
+def _shape(lengths: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the spectrum of a real signal."""
+    return *lengths[:-1], lengths[-1] // 2 + 1
+
+
+def _spectrum(x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    """Transform the last axes, padded to these lengths. The rows that padding adds are not transformed."""
+    spectrum = torch.fft.rfft(x, lengths[-1], -1)
+    for axis in range(-2, -len(lengths) - 1, -1):
+        spectrum = torch.fft.fft(spectrum, lengths[axis], axis)
+    return spectrum
+
+
+def _inverse(spectrum: torch.Tensor, lengths: Sequence[int], size: Sequence[int]) -> torch.Tensor:
+    """Transform back, and return the first `size` samples along each axis."""
+    for axis in range(-len(lengths), -1):
+        spectrum = torch.fft.ifft(spectrum, lengths[axis], axis).narrow(axis, 0, size[axis])
+    return torch.fft.irfft(spectrum, lengths[-1], -1).narrow(-1, 0, size[-1]).contiguous()
+
+
+def _parts(x: torch.Tensor, lengths: Sequence[int], groups: int) -> torch.Tensor:
+    """Signals [batch, channels, *size] → real and imaginary parts [2, groups · frequencies, batch, channels/groups]."""
+    spectrum = _spectrum(x, lengths).flatten(2).unflatten(1, (groups, -1))
+    return torch.view_as_real(spectrum).permute(4, 1, 3, 0, 2).contiguous().flatten(1, 2)
+
+
+def _signals(
+    real: torch.Tensor, imaginary: torch.Tensor, groups: int, lengths: Sequence[int], size: Sequence[int]
+) -> torch.Tensor:
+    """Parts [groups · frequencies, batch, channels/groups] → signals [batch, channels, *size]."""
+    _, batch, channels = real.shape
+    frequencies = math.prod(_shape(lengths))
+    spectrum = real.new_empty(batch, groups, channels, frequencies, 2)
+    for part, values in enumerate((real, imaginary)):
+        spectrum[..., part].copy_(values.view(groups, frequencies, batch, channels).permute(2, 0, 3, 1))
+    spectrum = torch.view_as_complex(spectrum).view(batch, groups * channels, *_shape(lengths))
+    return _inverse(spectrum, lengths, size)
+
+
+def _basis_parts(basis: torch.Tensor) -> torch.Tensor:
+    """Basis functions [rank, *lengths] → [2, frequencies, rank]."""
+    spectrum = _spectrum(basis, basis.shape[1:]).flatten(1)
+    return torch.view_as_real(spectrum).permute(2, 1, 0).contiguous()
+
+
+def _counts(lengths: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    """How often each frequency of the last axis occurs in the spectrum of a real signal, over the number of samples."""
+    counts = like.new_full((lengths[-1] // 2 + 1,), 2.0 / math.prod(lengths))
+    counts[0] /= 2.0
+    if lengths[-1] % 2 == 0 and lengths[-1] > 1:
+        counts[-1] /= 2.0
+    return counts
+
+
+def _by_group(kernel: torch.Tensor, shape: torch.Size, groups: int) -> torch.Tensor:
+    """Spectra [2 · frequencies, out · in/groups] → [2, groups · frequencies, out/groups, in/groups]."""
+    out, fan_in, _ = shape
+    kernel = kernel.view(2, -1, groups, out // groups, fan_in)
+    return kernel.transpose(1, 2).reshape(2, -1, out // groups, fan_in)
+
+
+def _in_order(kernel: torch.Tensor, shape: torch.Size, groups: int) -> torch.Tensor:
+    """The inverse of `_by_group`."""
+    out, fan_in, _ = shape
+    return kernel.view(2, groups, -1, out // groups, fan_in).transpose(1, 2).reshape(-1, out * fan_in)
+
+
+provide("ops.factored_conv", factored_conv)
