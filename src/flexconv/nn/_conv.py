@@ -3,10 +3,11 @@
     y = x ⋆ ψ + b,      ψ[o, i, p] = generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
 
 Here o is an output channel and i one of the I = in_channels / groups input channels. The generator is a small network
-on coordinates. The mask is a Gaussian with learnable center and width, one for all channels. Taps where it falls below
-its threshold are cropped, so its width is the size of the kernel: `taps` are those that are kept, `extent` is their
-number, and `window` is the slightly larger range that a forward pass computes (`_sized.py`). On a resampled grid the
-kernel is also multiplied by a scale, which makes up for the other density of taps.
+on coordinates. The mask is a Gaussian with learnable center and width, one for all channels, or one per channel of a
+depthwise layer. Taps where it falls below its threshold are cropped, so its width is the size of the kernel: `taps` are
+those that are kept, `extent` is their number, and `window` is the slightly larger range that a forward pass computes
+(`_sized.py`). On a resampled grid the kernel is also multiplied by a scale, which makes up for the other density of
+taps.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class FlexConvNd(SizedKernel):
         self.inputs_per_output = self.in_channels // self.groups
         channels = self.out_channels * self.inputs_per_output
         self.generator = make_generator(generator, self.dims, channels, device, dtype)
-        self.mask = make_mask(mask, self.dims, self.parametrization, device, dtype)
+        self.mask = make_mask(mask, self.dims, self.out_channels, self.parametrization, device, dtype)
         self.bias = nn.Parameter(torch.zeros(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._half = dtype if dtype in HALF else None
         grid = KernelGrid.make(size, plain_padding(padding))
@@ -199,8 +200,9 @@ class FlexConv1d(FlexConvNd):
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
-        mask: "gaussian", a `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization
-            unless it states one, or None for the whole grid without a mask (CKConv).
+        mask: "gaussian", "per_channel" for a `ChannelGaussianMask` (depthwise layers only, groups=in_channels), a
+            `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization unless it states
+            one, or None for the whole grid without a mask (CKConv).
         parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
             large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
             stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
