@@ -10,6 +10,8 @@ from ..errors import ArgumentTypeError
 
 NORMS = ("batch", "layer")
 
+_BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
 
 def make_norm(
     norm: str, dims: int, channels: int, *, device: torch.device | str | None, dtype: torch.dtype | None
@@ -19,7 +21,7 @@ def make_norm(
         unknown_name("norm", norm, NORMS)
     if norm == "layer":
         return nn.GroupNorm(1, channels, device=device, dtype=dtype)
-    return (nn.BatchNorm1d if dims == 1 else nn.BatchNorm2d)(channels, device=device, dtype=dtype)
+    return _BATCH_NORMS[dims](channels, device=device, dtype=dtype)
 
 
 def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

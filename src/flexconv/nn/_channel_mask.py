@@ -136,6 +136,9 @@ class ChannelGaussianMask(GaussianMask):
             return everything(values[0], axes).expand(self.channels, -1, -1)
         return super()._bounds(values, axes)
 
+    def _ends(self, bounds: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(bounds[:, d, :1], bounds[:, d, 1:]) for d in range(self.dims)]
+
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _window(

@@ -156,7 +156,7 @@ class GaussianMask(nn.Module):
             if value is not None:
                 with torch.no_grad():
                     if self.form == "scaled":  # a new start, from which nothing has been learned yet
-                        self.start[..., row, :] = torch.as_tensor(value, dtype=self.start.dtype)
+                        self.start.select(-2, row).copy_(torch.as_tensor(value, dtype=self.start.dtype))
                         (self.shift, self.growth)[row].zero_()
                     else:
                         (self.mean, self.sigma)[row].copy_(torch.as_tensor(value, dtype=torch.float64))
@@ -251,7 +251,7 @@ class GaussianMask(nn.Module):
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
         """The share of every tap that is kept, per axis → [n_d]: 0 or 1, or between on a resampled grid."""
         # NaN bounds keep everything, so that the mask becomes NaN and not silently 0
-        ends = [(bounds[..., d, :1], bounds[..., d, 1:]) for d in range(self.dims)]
+        ends = self._ends(bounds)
         kept = [~((x <= low) | (x >= high)) for x, (low, high) in zip(lines, ends, strict=True)]
         if not was_resampled(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
@@ -260,6 +260,10 @@ class GaussianMask(nn.Module):
             (torch.minimum(x - low, high - x) / width + RAMP_SLACK).clamp(0, 1) * keep
             for x, (low, high), width, keep in zip(lines, ends, widths, kept, strict=True)
         ]
+
+    def _ends(self, bounds: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Lower and upper bound per axis, in a shape that can be compared with coordinates [n]."""
+        return [(bounds[d, 0], bounds[d, 1]) for d in range(self.dims)]
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Values of the mask on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""

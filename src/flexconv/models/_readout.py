@@ -1,0 +1,23 @@
+"""From the features of a sequence to those of its classifier."""
+
+from __future__ import annotations
+
+import torch
+
+from ..nn import hide_padding
+
+
+def last_step(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The last time step of each sequence: x [batch, channels, length] → [batch, channels]."""
+    if lengths is None:
+        return x[..., -1]
+    index = (lengths - 1)[:, None, None].expand(-1, x.shape[1], 1)
+    return x.gather(2, index).squeeze(2)
+
+
+def mean_over_positions(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The mean over time of each sequence, or over all other axes: x [batch, channels, *size] → [batch, channels]."""
+    if lengths is None:
+        return x.mean(tuple(range(2, x.ndim)))
+    wide = hide_padding(x, lengths).to(torch.promote_types(x.dtype, torch.float32))  # float16 ends at 65504
+    return (wide.sum(-1) / lengths[:, None]).to(x.dtype)
