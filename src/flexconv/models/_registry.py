@@ -53,8 +53,8 @@ def create_model(name: str, **overrides: Any) -> Model:
         create_model("flextcn6", in_channels=1, num_classes=10, length=784)
         create_model("sepflexnet_tiny", in_channels=1, num_classes=10, volume_size=32)
 
-    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`, `SepFlexNet`) and some of its arguments. `overrides` are
-    further arguments, or replace these. The default generator of CKCNNs and CKTCNs is SIREN.
+    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`, `SepFlexNet`) and some of its arguments. `overrides`
+    are further arguments, or replace these. The default generator of CKCNNs and CKTCNs is SIREN.
     """
     if name not in MODELS:
         unknown_name("model", name, MODELS)

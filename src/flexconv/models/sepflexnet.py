@@ -23,7 +23,10 @@ from ..nn import (
     SeparableFlexConvNd,
     can_read_values,
     check_lengths,
+    check_observed,
+    fill_missing,
     hide_padding,
+    inside,
     parameter_dtype,
 )
 from ._base import Model, check_dropout
@@ -186,29 +189,53 @@ class SepFlexNet(Model):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="linear" if module is self.head else "relu")
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]  (all have one)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Logits of a batch. Pass `lengths` [batch] for sequences that are padded to a common length.
 
         Values past the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
         alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
+
+        Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
+        Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and later layers
+        ignore positions that no observed sample has reached.
         """
         self._check_input(x)
         if lengths is not None:
             lengths = self._check_lengths(lengths, x)
-            x = hide_padding(x, lengths)
         elif 0 in x.shape[2:] and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one position; got {tuple(x.shape)}")
-        x = _convolve(self.stem, self.dropout_in(x), lengths)
-        x = F.gelu(normalise(self.stem_norm, x, lengths))
+        seen = None if observed is None else check_observed(observed, x, self.dims)
+        x, where = self._stem(x, lengths, seen)
         for block in self.blocks:
-            x = block(x, lengths)
-        x = normalise(self.norm, x, lengths)
+            x = block(x, lengths, where)
+        x = normalise(self.norm, x, where)
         if self.readout == "every":
             y = self.head(x.movedim(1, -1)).movedim(-1, 1)
             return y if lengths is None else hide_padding(y, lengths)
         if self.readout == "last":
             return self.head(last_step(x, lengths))
-        return self.head(mean_over_positions(x, lengths))
+        return self.head(mean_over_positions(x, where))
+
+    def _stem(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, seen: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The features after the first layer, and the positions that count: lengths, a mask, or None for all."""
+        where = lengths
+        if seen is not None:
+            exists = None if lengths is None else inside(x, lengths)
+            x = fill_missing(self.stem.depthwise, x, seen, exists)
+            reached = self.stem.propagate_observed(seen if exists is None else seen & exists)
+            where = reached if exists is None else reached & exists
+        elif lengths is not None:
+            x = hide_padding(x, lengths)
+        x = convolve(self.stem, self.dropout_in(x), lengths)
+        return F.gelu(normalise(self.stem_norm, x, where)), where
 
     @property
     def cannot_stream(self) -> str | None:
@@ -252,8 +279,13 @@ class SepFlexNetBlock(nn.Module):
         self.activation = nn.GLU(1) if gated else nn.GELU()
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = F.gelu(_convolve(self.conv, normalise(self.norm, x, lengths), lengths))
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor | None = None, where: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        h = normalise(self.norm, x, lengths if where is None else where)
+        if where is not None and where.ndim > 1:
+            h = h.masked_fill(~where, 0.0)
+        h = F.gelu(convolve(self.conv, h, lengths))
         h = self.activation(self.mix(self.dropout(h)))
         return x + self.drop_path(h)
 
@@ -323,7 +355,8 @@ class _SeparableFactory:
         return GaussianMask(self.dims, **settings)
 
 
-def _convolve(conv: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+def convolve(conv: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """conv(x), or conv(x, lengths) for sequences that are padded to a common length."""
     return conv(x) if lengths is None else conv(x, lengths)
 
 

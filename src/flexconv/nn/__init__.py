@@ -27,8 +27,11 @@ from ._half import parameter_dtype as parameter_dtype
 from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
 from ._lengths import hide_padding as hide_padding
+from ._lengths import inside as inside
 from ._mask import GaussianMask as GaussianMask
 from ._mask import RotatedGaussianMask as RotatedGaussianMask
+from ._observed import check_observed as check_observed
+from ._observed import fill_missing as fill_missing
 from ._refresh import refresh_extents as refresh_extents
 from ._separable import SeparableFlexConv1d as SeparableFlexConv1d
 from ._separable import SeparableFlexConv2d as SeparableFlexConv2d

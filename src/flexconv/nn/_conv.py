@@ -36,8 +36,9 @@ from ._checks import (
 )
 from ._grid import KernelGrid, TapRange, mesh, tap_weights
 from ._half import HALF, computes_in_float16, float16_conv
-from ._lengths import check_lengths, hide_padding
+from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
+from ._observed import check_observed, convolve_observed, propagate
 from ._sized import SizedKernel
 from .kernels import KernelGenerator
 
@@ -124,9 +125,20 @@ class FlexConvNd(SizedKernel):
 
     # --- the convolution ----------------------------------------------------------------------------------------------
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
-        return self._convolve(x, self.bias)
+    def forward(self, x: torch.Tensor, *, observed: torch.Tensor | None = None) -> torch.Tensor:
+        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size.
+
+        Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
+        Values there (even NaN) are not used: means of the observed samples around them take their place; see
+        `_observed.py`. If everything is observed, the result is the same as without it.
+        """
+        if observed is None:
+            return self._convolve(x, self.bias)
+        return convolve_observed(self, x, check_observed(observed, x, self.dims))[0]
+
+    def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
+        """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
+        return propagate(self, (observed.unsqueeze(1) if observed.ndim == self.dims + 1 else observed).bool())
 
     def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         check_input(self, x)
@@ -212,16 +224,28 @@ class FlexConv1d(FlexConvNd):
 
     dims = 1
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """x [batch, in_channels, length] → [batch, out_channels, length'].
 
         Pass `lengths` [batch] for sequences that are padded to a common length. Values past the end of a sequence
-        (even NaN) are not used, and outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone.
+        (even NaN) are not used, and outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone. Pass
+        `observed`, [batch, length] or [batch, 1 or in_channels, length], if samples are missing, as in `FlexConv2d`.
+        `lengths` alone is the special case in which every sample of a sequence is observed.
         """
         if lengths is None:
-            return super().forward(x)
+            return super().forward(x, observed=observed)
         lengths = check_lengths(lengths, x, self.padding_mode)
-        return hide_padding(super().forward(hide_padding(x, lengths)), self.output_lengths(lengths))
+        if observed is None:
+            y = super().forward(hide_padding(x, lengths))
+        else:
+            y, _ = convolve_observed(self, x, check_observed(observed, x, 1), inside(x, lengths))
+        return hide_padding(y, self.output_lengths(lengths))
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         """The number of outputs for sequences of these lengths."""

@@ -22,8 +22,9 @@ from ..ops import Padding
 from ._channel_mask import ChannelGaussianMask
 from ._checks import KernelFactory
 from ._conv import FlexConv1d, FlexConv2d, FlexConv3d, FlexConvNd
-from ._lengths import hide_padding
+from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
+from ._observed import check_observed, fill_missing
 from .kernels import KernelGenerator, MAGNet
 
 SMALL_HIDDEN = 16  # most features of the generator of the small branch; more than there are taps would cancel out
@@ -106,10 +107,23 @@ class SeparableFlexConvNd(nn.Module):
             return mask.channel_extents(layer.axes)
         return torch.tensor(layer.extent).expand(self.in_channels, -1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+    def forward(self, x: torch.Tensor, *, observed: torch.Tensor | None = None) -> torch.Tensor:
+        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size.
+
+        Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False,
+        as in `FlexConv2d`.
+        """
+        if observed is not None:
+            x = fill_missing(self.depthwise, x, check_observed(observed, x, self.dims))
+        return self._convolve(x)
+
+    def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         y = self.depthwise(x)
         return self.pointwise(y if self.small is None else y + self.small(x))
+
+    def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
+        """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
+        return self.depthwise.propagate_observed(observed)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
@@ -138,18 +152,26 @@ class SeparableFlexConv1d(SeparableFlexConvNd):
 
     dims = 1
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """x [batch, in_channels, length] → [batch, out_channels, length'].
 
-        Pass `lengths` [batch] for sequences that are padded to a common length, as in `FlexConv1d`.
+        Pass `lengths` [batch] for sequences that are padded to a common length, and `observed`, [batch, length] or
+        [batch, 1 or in_channels, length], if samples are missing, as in `FlexConv1d`.
         """
         if lengths is None:
-            return super().forward(x)
-        y = self.depthwise(x, lengths)
-        if self.small is not None:
-            y = y + self.small(x, lengths)
-        lengths = torch.as_tensor(lengths, device=y.device)
-        return hide_padding(self.pointwise(y), self.output_lengths(lengths))
+            return super().forward(x, observed=observed)
+        lengths = check_lengths(lengths, x, self.depthwise.padding_mode)
+        if observed is None:
+            x = hide_padding(x, lengths)
+        else:
+            x = fill_missing(self.depthwise, x, check_observed(observed, x, 1), inside(x, lengths))
+        return hide_padding(self._convolve(x), self.output_lengths(lengths))
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         """The number of outputs for sequences of these lengths."""
