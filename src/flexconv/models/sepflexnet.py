@@ -16,6 +16,7 @@ from ..nn import (
     GENERATORS,
     MASKS,
     ChannelGaussianMask,
+    FlexConvNd,
     GaussianMask,
     SeparableFlexConv1d,
     SeparableFlexConv2d,
@@ -73,6 +74,8 @@ class SepFlexNet(Model):
         generator: kernel generator, a name from `flexconv.nn.GENERATORS`.
         generator_options: keyword arguments of the generator.
         parametrization: "scaled" for initial values and parameters that suit the grid, or "paper"; see `FlexConv1d`.
+        train_features: whether to train the features of the generators too, which stay fixed by default in the scaled
+            parametrization. They need a low learning rate, or gradient clipping.
         small_kernel: size of a second, small depthwise kernel in every layer; see `SeparableFlexConv1d`.
         mix: "linear" as above, or "glu": the 1×1 convolution of a block has twice as many outputs, and a gated linear
             unit takes the place of the second GELU.
@@ -83,6 +86,8 @@ class SepFlexNet(Model):
             the first block to the last.
         readout: "mean" over positions, "last" time step (sequences only), or "every" position: logits
             [batch, num_classes, *size].
+        mask_channel: whether the last of the in_channels tells which samples were observed (1) and which are missing
+            (0), as data sets with missing samples have it. It is then used like `observed`, and remains an input.
         algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """
@@ -105,6 +110,7 @@ class SepFlexNet(Model):
         generator: str = "magnet",
         generator_options: Mapping[str, Any] | None = None,
         parametrization: str = "scaled",
+        train_features: bool = False,
         small_kernel: int | Sequence[int] | None = None,
         mix: str = "linear",
         norm: str = "batch",
@@ -112,6 +118,7 @@ class SepFlexNet(Model):
         dropout_in: float = 0.0,
         drop_path: float = 0.0,
         readout: str = "mean",
+        mask_channel: bool = False,
         algorithm: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -133,6 +140,7 @@ class SepFlexNet(Model):
                 "generator": generator,
                 "generator_options": as_options("generator_options", generator_options),
                 "parametrization": parametrization,
+                "train_features": train_features,
                 "small_kernel": small_kernel,
                 "mix": mix,
                 "norm": norm,
@@ -140,6 +148,7 @@ class SepFlexNet(Model):
                 "dropout_in": check_dropout(dropout_in, "dropout_in"),
                 "drop_path": check_dropout(drop_path, "drop_path"),
                 "readout": readout,
+                "mask_channel": mask_channel,
                 "algorithm": algorithm,
             }
         )
@@ -150,7 +159,9 @@ class SepFlexNet(Model):
                 unknown_name(what, name, known)
         if readout == "last" and self.dims > 1:
             raise ArgumentError(f"readout='last' is for sequences; this network has {self.dims} axes: use 'mean'")
-        self.readout = readout
+        if mask_channel and in_channels < 2:
+            raise ArgumentError(f"mask_channel=True needs in_channels of at least 2; got {in_channels}")
+        self.readout, self.mask_channel = readout, bool(mask_channel)
         width, depth = positive_int("width", width), positive_int("depth", depth)
         make_conv = _SeparableFactory(
             self.dims,
@@ -185,6 +196,8 @@ class SepFlexNet(Model):
         self.norm = make_norm(norm, self.dims, width, **tensors)
         self.head = nn.Linear(width, num_classes, **tensors)
         for module in self.modules():
+            if train_features and isinstance(module, FlexConvNd):
+                module.generator.requires_grad_()
             if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="linear" if module is self.head else "relu")
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]  (all have one)
@@ -211,6 +224,13 @@ class SepFlexNet(Model):
         elif 0 in x.shape[2:] and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one position; got {tuple(x.shape)}")
         seen = None if observed is None else check_observed(observed, x, self.dims)
+        if self.mask_channel:
+            if seen is not None:
+                raise ArgumentError(
+                    "a network with mask_channel=True reads from x what was observed: leave out observed"
+                )
+            there = x[:, -1:] > 0.5
+            seen = torch.cat([there.expand(-1, self.in_channels - 1, *x.shape[2:]), torch.ones_like(there)], 1)
         x, where = self._stem(x, lengths, seen)
         for block in self.blocks:
             x = block(x, lengths, where)
@@ -230,7 +250,7 @@ class SepFlexNet(Model):
         if seen is not None:
             exists = None if lengths is None else inside(x, lengths)
             x = fill_missing(self.stem.depthwise, x, seen, exists)
-            reached = self.stem.propagate_observed(seen if exists is None else seen & exists)
+            reached = self.stem.propagate_observed((seen if exists is None else seen & exists)[:, :1])
             where = reached if exists is None else reached & exists
         elif lengths is not None:
             x = hide_padding(x, lengths)
