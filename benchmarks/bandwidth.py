@@ -97,7 +97,7 @@ def resolution_rows(
     rows = []
     for scale in scales:
         resampled = model if scale == 1 else at_resolution(model, scale)
-        row = {
+        row: dict[str, Any] = {
             "scale": scale,
             "total": alias_report(model, scale).total,
             "accuracy": accuracy(resampled, tested, scale),

@@ -178,7 +178,7 @@ class GaussianMask(nn.Module):
                 self.set_(sigma=self.initial_sigma)
 
     def initial_widths(self) -> list[list[float]]:
-        """The initial σ of every mask that differs from the others, as of the last `attach` → [masks][D]."""
+        """The initial σ per axis, as of the last `attach`: one list, or one per channel if they differ."""
         assert self.initial_sigma is not None
         return [self.initial_sigma]
 
