@@ -67,6 +67,7 @@ def test_generators_do_not_synchronise(generator, tmp_path, monkeypatch):
         {},
         {"mask": "per_channel", "mask_options": {"largest_sigma": 0.5}, "small_kernel": 3},
         {"mix": "glu", "dropout": 0.1, "dropout_in": 0.1, "drop_path": 0.2},
+        {"mask_channel": True, "train_features": True},
     ],
     ids=str,
 )
