@@ -59,6 +59,7 @@ FILES = {
     "bench/eager_loop_h200.txt": "training steps in a plain loop, with a profile: `python -m benchmarks.eager_loop`",
     "bench/captured_loop_h200.txt": "training steps with `flexconv.capture`: `python -m benchmarks.captured_loop`",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
+    "bench/missing_samples_cpu.txt": "series of which steps are missing: `python -m benchmarks.missing_samples`",
 }
 
 RUNS = """## Runs

@@ -100,3 +100,24 @@ def test_captured_loop_learns_and_prints_a_table(capsys):
     out = capsys.readouterr().out
     assert out.startswith("epoch")
     assert "The steps ran on" in out
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_separable_network_runs_at_twice_the_resolution(dims, capsys):
+    results = load("separable_network").main(dims, steps=2, width=4)
+    assert list(results) == ["trained resolution", "twice the resolution"]
+    assert all(0 <= value <= 1 for value in results.values())
+    assert "before training" in capsys.readouterr().out
+
+
+def test_missing_samples_compares_two_networks():
+    results = load("missing_samples").main(steps=2, width=4)
+    assert len(results) == 4
+    assert all(0 <= value <= 1 for value in results.values())
+
+
+def test_volumes_are_measured_beside_a_plain_convolution(capsys):
+    results = load("volumes").main(size=8, steps=1, width=2, repeats=1)
+    assert math.isfinite(results["loss"])
+    assert min(results["SeparableFlexConv3d"], results["nn.Conv3d"]) > 0
+    assert "7×7×7" in capsys.readouterr().out

@@ -56,11 +56,15 @@ if TYPE_CHECKING or not is_command():
     from .models import list_models as list_models
     from .models import list_pretrained as list_pretrained
     from .models import save_pretrained as save_pretrained
+    from .nn import ChannelGaussianMask as ChannelGaussianMask
     from .nn import FlexConv1d as FlexConv1d
     from .nn import FlexConv2d as FlexConv2d
     from .nn import FlexConv3d as FlexConv3d
     from .nn import GaussianMask as GaussianMask
     from .nn import RotatedGaussianMask as RotatedGaussianMask
+    from .nn import SeparableFlexConv1d as SeparableFlexConv1d
+    from .nn import SeparableFlexConv2d as SeparableFlexConv2d
+    from .nn import SeparableFlexConv3d as SeparableFlexConv3d
     from .nn import Streaming as Streaming
     from .nn import parameter_groups as parameter_groups
     from .nn import refresh_extents as refresh_extents
@@ -73,12 +77,16 @@ if TYPE_CHECKING or not is_command():
 
 # without modules, so that `from flexconv import *` does not replace torch's nn
 __all__ = [
+    "ChannelGaussianMask",
     "ConversionReport",
     "FlexConv1d",
     "FlexConv2d",
     "FlexConv3d",
     "GaussianMask",
     "RotatedGaussianMask",
+    "SeparableFlexConv1d",
+    "SeparableFlexConv2d",
+    "SeparableFlexConv3d",
     "Streaming",
     "alias_penalty",
     "at_resolution",

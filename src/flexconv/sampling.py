@@ -25,7 +25,7 @@ class KernelStages(NamedTuple):
     axes: tuple[Axis, ...]
     taps: tuple[TapRange, ...]  # the taps within the current extent
     generated: np.ndarray  # [out, in/groups, *k]
-    mask: np.ndarray | None  # [*k], before cropping; None if the layer has no mask
+    mask: np.ndarray | None  # [*k] or, per channel, [out, *k], before cropping; None if the layer has no mask
     product: np.ndarray  # [out, in/groups, *k]
     kernel: np.ndarray  # [out, in/groups, *extent], as the layer uses it
 
@@ -65,7 +65,8 @@ def flexconv_layers(model: object, function: str) -> dict[str, FlexConvNd]:
 def centre_taps(layer: FlexConvNd) -> tuple[int, ...]:
     """The tap nearest to the center of the mask (without a mask: of the kernel), within the current extent."""
     lines = coordinates(layer, layer.axes)
-    centres = [axis.current for axis in layer.axes] if layer.mask is None else layer.mask.mean.detach().tolist()
+    mean = None if layer.mask is None else typical_mask(layer.mask)[0]
+    centres = [axis.current for axis in layer.axes] if mean is None else mean.tolist()
     nearest = [int((line - centre).abs().argmin()) for line, centre in zip(lines, centres, strict=True)]
     return tuple(min(max(n, start), max(stop - 1, start)) for n, (start, stop) in zip(nearest, layer.taps, strict=True))
 
@@ -102,8 +103,28 @@ def sample_generator(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.
 
 @torch.no_grad()
 def sample_mask(layer: FlexConvNd, lines: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The mask before cropping on the product grid of the coordinates `lines` → [*n]; None without a mask."""
+    """The mask before cropping on the product grid of the coordinates `lines` → [*n]; None without a mask.
+
+    The result is [channels, *n] if every channel has a mask; see `mask_of`.
+    """
     return None if layer.mask is None else _uncropped(layer.mask)(lines, layer.axes)
+
+
+def mask_of(values: torch.Tensor, dims: int, channel: int | None = None) -> torch.Tensor:
+    """From `sample_mask`, the mask of an output channel → [*n]. None: the largest value over all channels."""
+    if values.ndim == dims:
+        return values
+    return values.amax(0) if channel is None else values[channel]
+
+
+@torch.no_grad()
+def typical_mask(mask: GaussianMask) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and σ of a mask [D]. If every channel has a mask, those of the channel with the largest one."""
+    mean, sigma = mask.mean.detach(), mask.sigma.detach()
+    if not mask.per_channel:
+        return mean, sigma
+    widest = int(sigma.abs().log().sum(-1).argmax())
+    return mean[widest], sigma[widest]
 
 
 def dense_kernel(layer: FlexConvNd, axes: Sequence[Axis], *, mask: bool) -> torch.Tensor:
@@ -151,7 +172,8 @@ def kernel_stages(layer: FlexConvNd) -> KernelStages:
     lines = coordinates(layer, layer.axes)
     kernel = layer.kernel()
     generated, mask = sample_generator(layer, lines).unflatten(0, kernel.shape[:2]), sample_mask(layer, lines)
-    product = generated if mask is None else generated * mask
+    shared = mask is None or mask.ndim == layer.dims
+    product = generated if mask is None else generated * (mask if shared else mask.unsqueeze(1))
     mask_values = None if mask is None else to_numpy(mask)
     return KernelStages(layer.axes, layer.taps, to_numpy(generated), mask_values, to_numpy(product), to_numpy(kernel))
 

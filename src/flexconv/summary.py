@@ -11,6 +11,7 @@ from torch import nn
 from ._multiply_adds import multiply_adds, usual_input
 from .errors import ArgumentError
 from .nn import FlexConvNd, refresh_extents
+from .sampling import typical_mask
 from .spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
 
 
@@ -23,7 +24,7 @@ class LayerSummary:
     generator: str
     extent: tuple[int, ...]  # taps in use
     grid: tuple[int, ...]  # taps of the grid, the largest possible extent
-    mean: tuple[float, ...] | None  # of the mask; None without a mask
+    mean: tuple[float, ...] | None  # of the mask, or of the widest mask of a channel; None without a mask
     sigma: tuple[float, ...] | None
     frequency: tuple[float, ...] | None  # upper bound of the kernel's, mask included; None if there is no formula
     nyquist: tuple[float, ...]
@@ -60,14 +61,15 @@ def summarize(model: nn.Module, *, input_shape: Sequence[int] | None = None) -> 
 
 
 def _summary(name: str, layer: FlexConvNd, extent: tuple[int, ...], share: float | None) -> LayerSummary:
+    mask = None if layer.mask is None else typical_mask(layer.mask)
     return LayerSummary(
         name=name or type(layer).__name__,
         channels=(layer.in_channels, layer.out_channels),
         generator=type(layer.generator).__name__,
         extent=extent,
         grid=layer.kernel_size,
-        mean=None if layer.mask is None else tuple(layer.mask.mean.tolist()),
-        sigma=None if layer.mask is None else tuple(layer.mask.sigma.abs().tolist()),
+        mean=None if mask is None else tuple(mask[0].tolist()),
+        sigma=None if mask is None else tuple(mask[1].abs().tolist()),
         frequency=frequency_limit(layer),
         nyquist=tuple(1 / (2 * axis.spacing) for axis in layer.axes),
         energy_beyond_nyquist=energy_beyond_nyquist(layer),

@@ -193,7 +193,7 @@ def test_models_lists_networks_with_their_accuracy(call):
     assert shown.code == 0, shown.err
     lines = {line.split()[0]: line.split() for line in shown.out.splitlines() if line}
     assert lines["flexnet3-digits"][1:5] == ["digits", "16×16", "98.61", "%"]
-    assert "flextcn6" in lines["models:"]
+    assert "flextcn6," in lines["models:"]
 
 
 def test_models_as_json(call):

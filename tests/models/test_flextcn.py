@@ -10,7 +10,7 @@ from torch import nn
 
 from flexconv.models import FlexTCN
 from flexconv.models._norm import normalise
-from flexconv.models.flextcn import _mean
+from flexconv.models._readout import mean_over_positions
 from flexconv.testing import assert_causal, assert_streaming_matches
 from tests.conftest import mentions, relative_error
 
@@ -134,7 +134,7 @@ def test_batch_norm_statistics_of_half_precision_are_float32():
 
 
 def test_mean_over_long_sequence_does_not_overflow_float16():
-    assert _mean(torch.full((1, 1, 3000), 60.0).half(), torch.tensor([2500])).item() == 60
+    assert mean_over_positions(torch.full((1, 1, 3000), 60.0).half(), torch.tensor([2500])).item() == 60
 
 
 def test_gradients_with_lengths_are_finite():

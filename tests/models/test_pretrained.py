@@ -389,7 +389,9 @@ def test_rejects_config_that_is_not_a_json_object(folder, content):
 
 
 def test_save_rejects_other_modules(tmp_path):
-    with pytest.raises(TypeError, match=r"flexconv\.models \(FlexNet, FlexTCN, CIFARResNet\); got a Linear"):
+    with pytest.raises(
+        TypeError, match=r"flexconv\.models \(FlexNet, FlexTCN, CIFARResNet, SepFlexNet\); got a Linear"
+    ):
         save_pretrained(nn.Linear(2, 2), tmp_path)
 
 

@@ -30,6 +30,7 @@ def arguments(name, **overrides):
 def small(name, **overrides):
     """Return the network with few channels."""
     narrow = {"depth": 8, "width": 4} if "resnet" in name else {"widths": [4, 4, 6][: 2 if "tcn" in name else 3]}
+    narrow = {"depth": 2, "width": 6} if name.startswith("sepflexnet") else narrow
     return create_model(name, **arguments(name, **narrow) | overrides)
 
 

@@ -60,6 +60,22 @@ def test_generators_do_not_synchronise(generator, tmp_path, monkeypatch):
     assert synchronisations_in_a_step(tmp_path, monkeypatch, tree, (3, 16, 16)) == []
 
 
+@pytest.mark.parametrize("shape", [(3, 64), (3, 16, 16)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": "per_channel", "mask_options": {"largest_sigma": 0.5}, "small_kernel": 3},
+        {"mix": "glu", "dropout": 0.1, "dropout_in": 0.1, "drop_path": 0.2},
+        {"mask_channel": True, "train_features": True},
+    ],
+    ids=str,
+)
+def test_separable_networks_do_not_synchronise(options, shape, tmp_path, monkeypatch):
+    tree = {"model": {"name": "sepflexnet_tiny", "width": 8, "depth": 2, **options}, "optim": {"kernel_norm": 1e-4}}
+    assert synchronisations_in_a_step(tmp_path, monkeypatch, tree, shape) == []
+
+
 @pytest.mark.parametrize(
     "tree",
     [

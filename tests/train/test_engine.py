@@ -298,7 +298,7 @@ NETWORKS = [
     "flexnet3",
     "flexnet5_njet",
 ]
-NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2"]
+NETWORKS += ["flexnet7_conv3", "cktcn2", "flextcn2", "sepflexnet_tiny"]
 
 
 @gpu

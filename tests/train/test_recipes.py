@@ -79,7 +79,7 @@ def test_recipe_is_valid(name):
         assert recipe.schedule.warmup_epochs < recipe.epochs
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("sepflexnet")])
 def test_networks_have_the_parametrization_of_the_paper(name):
     recipe = load_recipe(name)
     if not isinstance(recipe, FitRecipe):

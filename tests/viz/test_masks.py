@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask
-from flexconv.viz import plot_masks
+from flexconv import ChannelGaussianMask, FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask
+from flexconv.viz import plot_gabors, plot_kernel, plot_masks, plot_spectrum
 
 from .conftest import marked, title_of
 
@@ -95,3 +95,16 @@ def test_rejects_invalid_arguments():
         plot_masks({})
     with pytest.raises(ValueError, match="most must be at least 1"):
         plot_masks(FlexConv1d(1, 1, 5), most=0)
+
+
+@pytest.mark.parametrize("layer", [FlexConv1d, FlexConv2d, FlexConv3d])
+def test_masks_per_channel_are_drawn_for_every_figure(layer, draw):
+    dims = layer.dims
+    made = layer(3, 3, 9, groups=3, mask=ChannelGaussianMask(dims, 3, sigma=0.2, largest_sigma=0.7))
+    (panel,) = draw(plot_masks(made)).axes
+    if dims == 1:  # the largest value of all channels
+        curve = panel.lines[0]
+        np.testing.assert_allclose(curve.get_ydata(), np.exp(-0.5 * (curve.get_xdata() / 0.7) ** 2), atol=1e-5)
+    draw(plot_kernel(made))
+    draw(plot_spectrum(made))
+    draw(plot_gabors(made))

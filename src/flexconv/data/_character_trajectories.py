@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from .._arguments import unknown_name
+from ..errors import ArgumentError
 from ._dataset import Dataset, Download, Source
 from ._files import DamagedDataError, DataFile
 from ._holdout import stratified_holdout
+from ._missing import drop_steps, fill_dropped, observed_statistics
 from ._splits import Samples
 from ._ts import TimeSeries, read_ts
 
@@ -24,7 +26,15 @@ LONGEST = 182
 _FILES = tuple(DataFile(f"{FOLDER}/{FOLDER}_{part}.ts") for part in COUNTS)
 
 
-def _read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | None = None) -> Source:  # noqa: ARG001
+def _read(
+    root: Path,
+    *,
+    protocol: str,
+    seed: int,  # noqa: ARG001
+    verify: bool,
+    split: str | None = None,
+    missing: float = 0.0,
+) -> Source:
     """Under the "honest" protocol, sequences keep their lengths, and statistics are per channel.
 
     Under the "paper" protocol, the default split is the paper's, every sequence is extended to 182 steps with its last
@@ -33,19 +43,31 @@ def _read(root: Path, *, protocol: str, seed: int, verify: bool, split: str | No
     Options:
         split: "uea" (default) is the split of the archive, 1,422 / 1,436 sequences. "paper" divides all sequences into
             70 / 15 / 15 %.
+        missing: the fraction of the time steps of every sequence that are dropped at random, as in the experiments of
+            CKConv. Dropped steps are 0 after standardization, statistics are those of the others, and a fourth channel
+            is 1 for steps that are there and 0 for dropped ones.
 
     """
+    if not 0 <= missing < 1:
+        raise ArgumentError(f"missing must be a fraction of the time steps, at least 0 and below 1; got {missing}")
     split = split or ("paper" if protocol == "paper" else "uea")
     if split not in ("uea", "paper"):
         unknown_name("split", split, ("uea", "paper"))
     train, test = (_part(root, part, verify=verify) for part in COUNTS)
     longest = max(s.shape[1] for s in (*train.series, *test.series))
     parts = [_pad(part, longest, repeat_last=protocol == "paper") for part in (train, test)]
+    if missing:
+        parts = drop_steps(parts, missing)
     names = LETTERS if len(train.class_names) == len(LETTERS) else train.class_names
-    statistics = "time" if protocol == "paper" else "channel"
-    if split == "uea":
-        return Source(parts[0], parts[1], names, statistics=statistics)
-    training, validation, testing = seventy_fifteen_fifteen(_join(*parts))
+    training, validation, testing = parts[0], None, parts[1]
+    if split == "paper":
+        training, validation, testing = seventy_fifteen_fifteen(_join(*parts))
+    if not missing:
+        statistics = "time" if protocol == "paper" else "channel"
+        return Source(training, testing, names, validation=validation, statistics=statistics)
+    statistics = observed_statistics(training)
+    training, testing = (fill_dropped(part, statistics[0]) for part in (training, testing))
+    validation = None if validation is None else fill_dropped(validation, statistics[0])
     return Source(training, testing, names, validation=validation, statistics=statistics)
 
 

@@ -121,10 +121,11 @@ def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:
     """The mask as an ellipse: {center: [D], shape: [D][D], radius}.
 
     The mask equals exp(−r²/2) at center + r · shape · u for every unit vector u. It is cropped at r = radius, or not at
-    all if `radius` is None.
+    all if `radius` is None. If every channel has a mask, this is the widest one.
     """
-    mean = mask.mean.detach() if mask.form == "authors" else mask.mean.detach().clamp(-1, 1)
-    sigma = effective_sigma(mask.sigma.detach(), torch.tensor(mask.sigma_floor(axes)).to(mask.sigma))
+    mean, sigma = sampling.typical_mask(mask)
+    mean = mean if mask.form == "authors" else mean.clamp(-1, 1)
+    sigma = effective_sigma(sigma, torch.tensor(mask.sigma_floor(axes)).to(sigma))
     spread = np.diag(sampling.to_numpy(sigma))
     if isinstance(mask, RotatedGaussianMask):
         cos, sin = math.cos(float(mask.angle)), math.sin(float(mask.angle))

@@ -1,4 +1,4 @@
-"""The paper's networks, by class and by name, and how to save and load them."""
+"""The networks of the paper and `SepFlexNet`, by class and by name, and how to save and load them."""
 
 from ._base import Model as Model
 from ._base import input_size as input_size
@@ -21,6 +21,7 @@ from ._registry import list_models as list_models
 from .flexnet import FlexNet as FlexNet
 from .flextcn import FlexTCN as FlexTCN
 from .resnet import CIFARResNet as CIFARResNet
+from .sepflexnet import SepFlexNet as SepFlexNet
 
 __all__ = [
     "CIFARResNet",
@@ -30,6 +31,7 @@ __all__ = [
     "Inputs",
     "Model",
     "ModelCard",
+    "SepFlexNet",
     "create_model",
     "from_pretrained",
     "input_size",

@@ -8,7 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +19,9 @@ from ..nn import Convert, FlexConvNd, check_float16, converted_dtype
 from ..norm_scale import move_scale_to_norms
 from ._inputs import Inputs
 
+#: size arguments of networks, and what kind of data they are for
+SIZES = {"image_size": "images", "length": "series", "volume_size": "volumes"}
+
 
 class Model(nn.Module):
     """Base class of the networks. `type(model)(**model.config)` makes the same network with new weights.
@@ -27,7 +30,7 @@ class Model(nn.Module):
     and `device` and `dtype`, which are not part of the architecture.
     """
 
-    dims: ClassVar[int]
+    dims: int
     #: the last layer, from features to logits
     head: nn.Linear
     #: preprocessing: `model(model.inputs(raw))`. None if unspecified. Saved with the network
@@ -71,7 +74,7 @@ class Model(nn.Module):
 
     def _check_input(self, x: torch.Tensor) -> None:
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
-            sizes = {1: "length", 2: "height, width"}[self.dims]
+            sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[self.dims]
             raise ArgumentError(
                 f"{type(self).__name__} expects an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
@@ -79,7 +82,7 @@ class Model(nn.Module):
 
 
 def trained_size(model: nn.Module) -> tuple[int, ...] | None:
-    """The (height, width) or (length,) that a network of `flexconv.models` was trained on; None if it is not known.
+    """The (length,) or (height, width), … that a network of `flexconv.models` was trained on; None if it is not known.
 
     If it was not trained, this is the size that it was made for.
     """
@@ -87,10 +90,10 @@ def trained_size(model: nn.Module) -> tuple[int, ...] | None:
         return None
     if model.inputs is not None and not model.resampling:
         return model.inputs.size  # a fine-tuned network may have been trained on another size than its first
-    made_for = model.config.get("image_size") or model.config.get("length")
+    made_for = next((size for name in SIZES if (size := model.config.get(name)) is not None), None)
     if made_for is None:
         return None
-    sizes = per_axis("image_size", made_for, model.dims, minimum=1)
+    sizes = per_axis("size", made_for, model.dims, minimum=1)
     return tuple(round(size * scale) for size, scale in zip(sizes, model.resolution, strict=True))
 
 

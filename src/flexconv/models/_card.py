@@ -33,7 +33,7 @@ Weights are safetensors; nothing is unpickled.
 """
 _CALL = "logits = model(model.inputs(raw))  # raw: unscaled values, as in the data set\n"
 MAX_LISTED = 12  # means and standard deviations in a card
-_SIZES = {1: "length", 2: "height, width"}
+_SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 @dataclass(frozen=True, kw_only=True)

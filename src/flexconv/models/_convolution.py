@@ -64,10 +64,10 @@ class ConvolutionFactory:
         check_name("parametrization", parametrization, PARAMETRIZATIONS)
         self.dims, self.conv, self.generator, self.algorithm = dims, conv, generator, algorithm
         self.parametrization = parametrization
-        self.generator_options = _known_options(
+        self.generator_options = known_options(
             f"option of the generator {generator!r}", generator_options, GENERATORS[generator]
         )
-        self.mask_options = _known_options("option of the mask", mask_options, GaussianMask)
+        self.mask_options = known_options("option of the mask", mask_options, GaussianMask)
         self.masked = conv == "flex" and generator not in _SIZED_GENERATORS
         self.tensors: dict[str, Any] = {"device": device, "dtype": dtype}
         if conv == "plain" and self.generator_options:
@@ -126,7 +126,8 @@ def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequ
     return tuple(size + 1 - size % 2 for size in per_axis("image_size", image_size, 2, minimum=1))
 
 
-def _known_options(what: str, options: Mapping[str, Any] | None, target: Callable[..., Any]) -> dict[str, Any]:
+def known_options(what: str, options: Mapping[str, Any] | None, target: Callable[..., Any]) -> dict[str, Any]:
+    """Validate options: keyword arguments of `target`."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):

@@ -1,4 +1,4 @@
-"""Normalization, also for sequences that are padded to a common length: statistics exclude the padding."""
+"""Normalization, also where positions do not exist or were not observed: statistics exclude these."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from torch import nn
 
 from .._arguments import unknown_name
 from ..errors import ArgumentTypeError
+from ..nn import inside as inside_lengths
 
 NORMS = ("batch", "layer")
+
+_BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 
 def make_norm(
@@ -19,32 +22,41 @@ def make_norm(
         unknown_name("norm", norm, NORMS)
     if norm == "layer":
         return nn.GroupNorm(1, channels, device=device, dtype=dtype)
-    return (nn.BatchNorm1d if dims == 1 else nn.BatchNorm2d)(channels, device=device, dtype=dtype)
+    return _BATCH_NORMS[dims](channels, device=device, dtype=dtype)
 
 
-def normalise(norm: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """norm(x) for x [batch, channels, length], with statistics over the first lengths[b] positions of row b."""
+def normalise(norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    """norm(x) for x [batch, channels, *size], with statistics over some positions only.
+
+    These are the first where[b] positions of row b, for lengths [batch] of sequences, or those where a mask
+    [batch, 1, *size] is True.
+    """
     pointwise = isinstance(norm, nn.modules.batchnorm._BatchNorm) and not norm.training
-    if lengths is None or pointwise:
+    if where is None or pointwise:
         return norm(x)
     wide = x if x.dtype == torch.float64 else x.float()
-    inside = (torch.arange(x.shape[-1], device=x.device) < lengths[:, None])[:, None]
-    if isinstance(norm, nn.BatchNorm1d):
-        count = lengths.sum().to(wide.dtype)
-        mean, variance = _moments(wide, inside, count, (0, 2))
+    inside = where if where.ndim > 1 else inside_lengths(x, where)
+    positions = tuple(range(2, x.ndim))
+    if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        count = inside.sum().to(wide.dtype)
+        mean, variance = _moments(wide, inside, count, (0, *positions))
         _update_running_statistics(norm, mean.flatten(), variance.flatten(), count)
     elif isinstance(norm, nn.GroupNorm):
-        mean, variance = _moments(wide, inside, lengths[:, None, None] * x.shape[1], (1, 2))
+        count = inside.sum((1, *positions), keepdim=True) * x.shape[1]
+        mean, variance = _moments(wide, inside, count, (1, *positions))
     else:
-        raise ArgumentTypeError(f"lengths needs a BatchNorm1d or a GroupNorm; this model has a {type(norm).__name__}")
+        raise ArgumentTypeError(
+            f"lengths and observed need a BatchNorm or a GroupNorm; this model has a {type(norm).__name__}"
+        )
     y = (wide - mean) * torch.rsqrt(variance + norm.eps)
-    return (y * norm.weight.to(y.dtype)[:, None] + norm.bias.to(y.dtype)[:, None]).to(x.dtype)
+    scale, shift = (values.to(y.dtype).view(-1, *[1] * len(positions)) for values in (norm.weight, norm.bias))
+    return (y * scale + shift).to(x.dtype)
 
 
 def _moments(
-    x: torch.Tensor, inside: torch.Tensor, count: torch.Tensor, axes: tuple[int, int]
+    x: torch.Tensor, inside: torch.Tensor, count: torch.Tensor, axes: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over `axes` of the values inside the sequences."""
+    """Mean and variance over `axes` of the values inside."""
     mean = torch.where(inside, x, 0.0).sum(axes, keepdim=True) / count
     variance = torch.where(inside, x - mean, 0.0).square().sum(axes, keepdim=True) / count
     return mean, variance
@@ -52,7 +64,7 @@ def _moments(
 
 @torch.no_grad()
 def _update_running_statistics(
-    norm: nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor
+    norm: nn.modules.batchnorm._BatchNorm, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor
 ) -> None:
     """Update the running statistics as torch does, with the unbiased variance."""
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:

@@ -1,4 +1,4 @@
-"""The networks of the paper by name."""
+"""The networks by name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from .._arguments import unknown_name
 from ..errors import ArgumentTypeError
-from ._base import Model
+from ._base import SIZES, Model
 from .flexnet import FlexNet
 from .flextcn import FlexTCN
 from .resnet import CIFARResNet
+from .sepflexnet import SepFlexNet
 
 #: classes by the "architecture" of a saved config
-ARCHITECTURES: dict[str, type[Any]] = {kind.__name__: kind for kind in (FlexNet, FlexTCN, CIFARResNet)}
+ARCHITECTURES: dict[str, type[Any]] = {kind.__name__: kind for kind in (FlexNet, FlexTCN, CIFARResNet, SepFlexNet)}
 
 _IMAGE_WIDTHS = {
     "3": [24, 36, 48],
@@ -38,10 +39,11 @@ MODELS: dict[str, tuple[type[Model], dict[str, Any]]] = {
         CIFARResNet,
         {"depth": 44, "conv": "flex", "kernel_size": None, "shortcut": "conv"},
     ),
+    # 0.2, 0.67 and 2 million parameters
+    "sepflexnet_tiny": (SepFlexNet, {"width": 140, "depth": 4}),
+    "sepflexnet_small": (SepFlexNet, {"width": 220, "depth": 6}),
+    "sepflexnet_base": (SepFlexNet, {"width": 380, "depth": 6, "generator_options": {"hidden": 64}}),
 }
-
-#: size arguments, and what kind of data they are for
-SIZES = {"image_size": "images", "length": "series"}
 
 
 def create_model(name: str, **overrides: Any) -> Model:
@@ -49,9 +51,10 @@ def create_model(name: str, **overrides: Any) -> Model:
 
         create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, generator="magnet")
         create_model("flextcn6", in_channels=1, num_classes=10, length=784)
+        create_model("sepflexnet_tiny", in_channels=1, num_classes=10, volume_size=32)
 
-    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`) and some of its arguments. `overrides` are further
-    arguments, or replace these. The default generator of CKCNNs and CKTCNs is SIREN.
+    A name stands for a class (`FlexNet`, `FlexTCN`, `CIFARResNet`, `SepFlexNet`) and some of its arguments. `overrides`
+    are further arguments, or replace these. The default generator of CKCNNs and CKTCNs is SIREN.
     """
     if name not in MODELS:
         unknown_name("model", name, MODELS)

@@ -15,6 +15,7 @@ from ..nn import can_read_values, check_lengths, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._norm import make_norm, normalise
+from ._readout import last_step, mean_over_positions
 
 READOUTS = ("last", "mean", "every")
 
@@ -132,7 +133,7 @@ class FlexTCN(Model):
         if self.readout == "every":
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)
-        return self.head(_last(x, lengths) if self.readout == "last" else _mean(x, lengths))
+        return self.head(last_step(x, lengths) if self.readout == "last" else mean_over_positions(x, lengths))
 
     @property
     def cannot_stream(self) -> str | None:
@@ -191,19 +192,3 @@ def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:
     if length is None:
         raise ArgumentError("either length or kernel_size is required; got neither")
     return (positive_int("length", length),)
-
-
-def _last(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """The last time step of each sequence: x [batch, channels, length] → [batch, channels]."""
-    if lengths is None:
-        return x[..., -1]
-    index = (lengths - 1)[:, None, None].expand(-1, x.shape[1], 1)
-    return x.gather(2, index).squeeze(2)
-
-
-def _mean(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """The mean over time of each sequence: x [batch, channels, length] → [batch, channels]."""
-    if lengths is None:
-        return x.mean(-1)
-    wide = hide_padding(x, lengths).to(torch.promote_types(x.dtype, torch.float32))  # float16 ends at 65504
-    return (wide.sum(-1) / lengths[:, None]).to(x.dtype)

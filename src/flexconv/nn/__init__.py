@@ -1,5 +1,7 @@
 """The FlexConv layers, their masks and kernel generators."""
 
+from ._channel_mask import ChannelGaussianMask as ChannelGaussianMask
+from ._checks import MASKS as MASKS
 from ._checks import PARAMETRIZATIONS as PARAMETRIZATIONS
 from ._checks import KernelFactory as KernelFactory
 from ._conv import FlexConv1d as FlexConv1d
@@ -25,9 +27,16 @@ from ._half import parameter_dtype as parameter_dtype
 from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
 from ._lengths import hide_padding as hide_padding
+from ._lengths import inside as inside
 from ._mask import GaussianMask as GaussianMask
 from ._mask import RotatedGaussianMask as RotatedGaussianMask
+from ._observed import check_observed as check_observed
+from ._observed import fill_missing as fill_missing
 from ._refresh import refresh_extents as refresh_extents
+from ._separable import SeparableFlexConv1d as SeparableFlexConv1d
+from ._separable import SeparableFlexConv2d as SeparableFlexConv2d
+from ._separable import SeparableFlexConv3d as SeparableFlexConv3d
+from ._separable import SeparableFlexConvNd as SeparableFlexConvNd
 from ._streaming import Streaming as Streaming
 from .kernels import GENERATORS as GENERATORS
 from .kernels import MLP as MLP
@@ -49,6 +58,7 @@ __all__ = [
     "NSIREN",
     "SIREN",
     "Axis",
+    "ChannelGaussianMask",
     "FlexConv1d",
     "FlexConv2d",
     "FlexConv3d",
@@ -60,6 +70,10 @@ __all__ = [
     "MAGNet",
     "NJet",
     "RotatedGaussianMask",
+    "SeparableFlexConv1d",
+    "SeparableFlexConv2d",
+    "SeparableFlexConv3d",
+    "SeparableFlexConvNd",
     "Streaming",
     "TapRange",
     "coordinate_grid",

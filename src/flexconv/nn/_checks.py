@@ -12,6 +12,7 @@ from .._arguments import check_name, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import ALGORITHMS, Pads, output_size
+from ._channel_mask import ChannelGaussianMask
 from ._half import parameter_dtype
 from ._mask import GaussianMask
 from .kernels import GENERATORS, KernelGenerator
@@ -23,6 +24,9 @@ PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replic
 
 #: names for the argument `parametrization` of a layer, and the settings of its mask
 PARAMETRIZATIONS: dict[str, dict[str, Any]] = {"paper": {"form": "guarded"}, "scaled": {"form": "scaled"}}
+
+#: names for the argument `mask` of a layer
+MASKS = ("gaussian", "per_channel")
 
 KernelFactory = Callable[..., KernelGenerator]
 
@@ -82,20 +86,36 @@ def make_generator(
 def make_mask(
     mask: str | GaussianMask | None,
     dims: int,
+    channels: int,
     parametrization: str,
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> GaussianMask | None:
-    """The mask of a layer from its name, or as it is."""
+    """The mask of a layer from its name, or as it is. `channels` are those of a mask per channel."""
     if isinstance(mask, str):
-        if mask != "gaussian":
-            unknown_name("mask", mask, ["gaussian"])
-        return GaussianMask(dims, **PARAMETRIZATIONS[parametrization], device=device, dtype=parameter_dtype(dtype))
+        if mask not in MASKS:
+            unknown_name("mask", mask, MASKS)
+        settings = {**PARAMETRIZATIONS[parametrization], "device": device, "dtype": parameter_dtype(dtype)}
+        mask = GaussianMask(dims, **settings) if mask == MASKS[0] else ChannelGaussianMask(dims, channels, **settings)
     if mask is not None and not isinstance(mask, GaussianMask):
-        raise ArgumentTypeError(f"mask must be 'gaussian', a GaussianMask or None (no mask: CKConv); got {mask!r}")
+        raise ArgumentTypeError(
+            f"mask must be a name ({', '.join(MASKS)}), a GaussianMask or None (no mask: CKConv); got {mask!r}"
+        )
     if mask is not None and mask.dims != dims:
         raise ArgumentError(f"the mask has dims={mask.dims}; this layer needs dims={dims}")
     return mask
+
+
+def check_mask_channels(mask: GaussianMask | None, in_channels: int, out_channels: int, groups: int) -> None:
+    """Raise if `mask` has a mask per channel and the layer is not depthwise with as many channels."""
+    if not isinstance(mask, ChannelGaussianMask):
+        return
+    if groups != in_channels:
+        raise ArgumentError(
+            f"a mask per channel needs a depthwise layer, groups=in_channels (={in_channels}); got groups={groups}"
+        )
+    if mask.channels != out_channels:
+        raise ArgumentError(f"the mask has channels={mask.channels}; this layer has out_channels={out_channels}")
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

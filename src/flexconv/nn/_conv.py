@@ -3,10 +3,11 @@
     y = x ⋆ ψ + b,      ψ[o, i, p] = generator(p)[o·I + i] · mask(p)      for the taps p of a grid on [−1, 1]^D
 
 Here o is an output channel and i one of the I = in_channels / groups input channels. The generator is a small network
-on coordinates. The mask is a Gaussian with learnable center and width, one for all channels. Taps where it falls below
-its threshold are cropped, so its width is the size of the kernel: `taps` are those that are kept, `extent` is their
-number, and `window` is the slightly larger range that a forward pass computes (`_sized.py`). On a resampled grid the
-kernel is also multiplied by a scale, which makes up for the other density of taps.
+on coordinates. The mask is a Gaussian with learnable center and width, one for all channels, or one per channel of a
+depthwise layer. Taps where it falls below its threshold are cropped, so its width is the size of the kernel: `taps` are
+those that are kept, `extent` is their number, and `window` is the slightly larger range that a forward pass computes
+(`_sized.py`). On a resampled grid the kernel is also multiplied by a scale, which makes up for the other density of
+taps.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from ._checks import (
 )
 from ._grid import KernelGrid, TapRange, mesh, tap_weights
 from ._half import HALF, computes_in_float16, float16_conv
-from ._lengths import check_lengths, hide_padding
+from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
+from ._observed import check_observed, convolve_observed, propagate
 from ._recompute import recomputed
 from ._sized import SizedKernel
 from .kernels import KernelGenerator
@@ -84,7 +86,7 @@ class FlexConvNd(SizedKernel):
         self.inputs_per_output = self.in_channels // self.groups
         channels = self.out_channels * self.inputs_per_output
         self.generator = make_generator(generator, self.dims, channels, device, dtype)
-        self.mask = make_mask(mask, self.dims, self.parametrization, device, dtype)
+        self.mask = make_mask(mask, self.dims, self.out_channels, self.parametrization, device, dtype)
         self.bias = nn.Parameter(torch.zeros(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._half = dtype if dtype in HALF else None
         grid = KernelGrid.make(size, plain_padding(padding))
@@ -127,11 +129,22 @@ class FlexConvNd(SizedKernel):
 
     # --- the convolution ----------------------------------------------------------------------------------------------
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size."""
+    def forward(self, x: torch.Tensor, *, observed: torch.Tensor | None = None) -> torch.Tensor:
+        """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size.
+
+        Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
+        Values there (even NaN) are not used: means of the observed samples around them take their place; see
+        `_observed.py`. If everything is observed, the result is the same as without it.
+        """
+        if observed is not None:
+            return convolve_observed(self, x, check_observed(observed, x, self.dims))[0]
         if self.recompute and self._provider.prepared is None:
             return recomputed(self._convolve, x, self.bias)
         return self._convolve(x, self.bias)
+
+    def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
+        """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
+        return propagate(self, (observed.unsqueeze(1) if observed.ndim == self.dims + 1 else observed).bool())
 
     @has_fast_version("nn.convolve")
     def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -207,8 +220,9 @@ class FlexConv1d(FlexConvNd):
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         generator: the network that makes the kernel: a name from `flexconv.nn.GENERATORS`, a function such as
             `functools.partial(MAGNet, hidden=64)`, or a `KernelGenerator`, whose parameters are used as they are.
-        mask: "gaussian", a `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization
-            unless it states one, or None for the whole grid without a mask (CKConv).
+        mask: "gaussian", "per_channel" for a `ChannelGaussianMask` (depthwise layers only, groups=in_channels), a
+            `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization unless it states
+            one, or None for the whole grid without a mask (CKConv).
         parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
             large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
             stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
@@ -220,16 +234,28 @@ class FlexConv1d(FlexConvNd):
 
     dims = 1
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """x [batch, in_channels, length] → [batch, out_channels, length'].
 
         Pass `lengths` [batch] for sequences that are padded to a common length. Values past the end of a sequence
-        (even NaN) are not used, and outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone.
+        (even NaN) are not used, and outputs there are 0. Row b equals the result for x[b, :, :lengths[b]] alone. Pass
+        `observed`, [batch, length] or [batch, 1 or in_channels, length], if samples are missing, as in `FlexConv2d`.
+        `lengths` alone is the special case in which every sample of a sequence is observed.
         """
         if lengths is None:
-            return super().forward(x)
+            return super().forward(x, observed=observed)
         lengths = check_lengths(lengths, x, self.padding_mode)
-        return hide_padding(super().forward(hide_padding(x, lengths)), self.output_lengths(lengths))
+        if observed is None:
+            y = super().forward(hide_padding(x, lengths))
+        else:
+            y, _ = convolve_observed(self, x, check_observed(observed, x, 1), inside(x, lengths))
+        return hide_padding(y, self.output_lengths(lengths))
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         """The number of outputs for sequences of these lengths."""

@@ -1,4 +1,4 @@
-"""Which taps a mask keeps: those strictly between the bounds [axes, 2]. Bounds have no gradient."""
+"""Which taps a mask keeps: those strictly between the bounds […, axes, 2]. Bounds have no gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def keep_enough(mean: torch.Tensor, reach: torch.Tensor, axes: Sequence[Axis]) -
     limit = filled(inner, like=mean)
     centre = torch.minimum(torch.maximum(mean, -limit), limit)
     width = filled(half, like=mean)
-    return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], 1)
+    return torch.stack([torch.minimum(mean - reach, centre - width), torch.maximum(mean + reach, centre + width)], -1)
 
 
 def smallest_intervals(axes: Sequence[Axis], dtype: torch.dtype) -> tuple[list[float], list[float]]:
@@ -47,14 +47,14 @@ def everything(like: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
 
 
 def ramp_ends(bounds: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """Where the interval that `bounds` [2] keep on the old grid fades to 0 on the new one; infinite at its ends.
+    """Where the interval that `bounds` […, 2] keep on the old grid fades to 0 on the new one; infinite at its ends.
 
     The interval ends half a spacing before the first cropped tap, and the ramp is as wide as the coarser spacing.
     """
     old = axis.origin or axis
     position = (bounds - old.first) / old.spacing
-    below, above = position[0].floor(), position[1].ceil()  # the first cropped taps
+    below, above = position[..., 0].floor(), position[..., 1].ceil()  # the first cropped taps
     fade = max(axis.spacing - old.spacing, 0.0) / 2 - RAMP_SLACK * max(old.spacing, axis.spacing)
     low = torch.where(below < 0, -math.inf, old.first + below * old.spacing - fade)
     high = torch.where(above > old.size - 1, math.inf, old.first + above * old.spacing + fade)
-    return torch.stack([low, high])
+    return torch.stack([low, high], -1)

@@ -42,5 +42,9 @@ def can_read_values(tensor: torch.Tensor) -> bool:
 
 def hide_padding(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Set x [batch, channels, length] to 0 from position lengths[b] on, even if it is NaN there."""
-    time = torch.arange(x.shape[-1], device=x.device)
-    return x.masked_fill((time >= lengths[:, None])[:, None], 0.0)
+    return x.masked_fill(~inside(x, lengths), 0.0)
+
+
+def inside(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Whether a position of x [batch, channels, length] lies before lengths[b] → [batch, 1, length]."""
+    return (torch.arange(x.shape[-1], device=x.device) < lengths[:, None])[:, None]

@@ -3,7 +3,8 @@
     w(x) = Π_d exp( −½ ((x_d − μ_d) / σ_d)² ),        cropped to    |x_d − μ_d| < σ_d √(−2 ln t)
 
 The peak is 1, and the kernel is cropped where a factor falls below the threshold t. There is one mask per layer, shared
-by all channels. Cropping is a comparison and has no gradient.
+by all channels, or one per channel of a depthwise layer (`_channel_mask.py`). Cropping is a comparison and has no
+gradient.
 
 In a scaled mask, an optimizer does not change μ and σ but how far they are from where they started, in units of the
 initial width:
@@ -66,6 +67,7 @@ class GaussianMask(nn.Module):
 
     """
 
+    per_channel: bool = False  # whether every channel has a mask of its own
     follows_layer: bool = False  # whether the form is still to be decided by a layer
     start: torch.Tensor
     shift: nn.Parameter
@@ -117,7 +119,7 @@ class GaussianMask(nn.Module):
         for name, old in (("shift", mean), ("growth", sigma)):
             self.register_parameter(name, nn.Parameter(torch.zeros_like(old), requires_grad=old.requires_grad))
         self._parameters.update(others)
-        self.register_buffer("start", torch.stack([mean, sigma]).detach())  # μ_0, σ_0
+        self.register_buffer("start", torch.stack([mean, sigma], -2).detach())  # μ_0, σ_0
         self.form = "scaled"
 
     # --- center and width ---------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class GaussianMask(nn.Module):
             if value is not None:
                 with torch.no_grad():
                     if self.form == "scaled":  # a new start, from which nothing has been learned yet
-                        self.start[row] = torch.as_tensor(value, dtype=self.start.dtype)
+                        self.start.select(-2, row).copy_(torch.as_tensor(value, dtype=self.start.dtype))
                         (self.shift, self.growth)[row].zero_()
                     else:
                         (self.mean, self.sigma)[row].copy_(torch.as_tensor(value, dtype=torch.float64))
@@ -174,6 +176,15 @@ class GaussianMask(nn.Module):
             self.initial_sigma = [max(INITIAL_SIGMA, fewest * axis.spacing) for axis in axes]
             if _is_untouched(self.sigma, INITIAL_SIGMA):
                 self.set_(sigma=self.initial_sigma)
+
+    def initial_widths(self) -> list[list[float]]:
+        """The initial σ per axis, as of the last `attach`: one list, or one per channel if they differ."""
+        assert self.initial_sigma is not None
+        return [self.initial_sigma]
+
+    def narrowest(self) -> torch.Tensor:
+        """The least |σ| of all channels → [D]. It decides how far the spectrum of the mask reaches."""
+        return self.sigma
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -216,7 +227,7 @@ class GaussianMask(nn.Module):
         bounds = self._bounds(values, origins(axes))
         if not was_resampled(axes):
             return bounds
-        return torch.stack([ramp_ends(bounds[d], axis) for d, axis in enumerate(axes)])
+        return torch.stack([ramp_ends(bounds[..., d, :], axis) for d, axis in enumerate(axes)], -2)
 
     def bound_rate(self, bounds: Sequence[Sequence[float]]) -> float:
         """How many times farther than a parameter a bound can move in a step, if the bounds are these.
@@ -240,14 +251,19 @@ class GaussianMask(nn.Module):
     def _kept(self, bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> list[torch.Tensor]:
         """The share of every tap that is kept, per axis → [n_d]: 0 or 1, or between on a resampled grid."""
         # NaN bounds keep everything, so that the mask becomes NaN and not silently 0
-        kept = [~((x <= bounds[d, 0]) | (x >= bounds[d, 1])) for d, x in enumerate(lines)]
+        ends = self._ends(bounds)
+        kept = [~((x <= low) | (x >= high)) for x, (low, high) in zip(lines, ends, strict=True)]
         if not was_resampled(axes):
             return [keep.to(x.dtype) for keep, x in zip(kept, lines, strict=True)]
         widths = [axis.spacing for axis in coarser(axes)]
         return [
-            (torch.minimum(x - bounds[d, 0], bounds[d, 1] - x) / widths[d] + RAMP_SLACK).clamp(0, 1) * kept[d]
-            for d, x in enumerate(lines)
+            (torch.minimum(x - low, high - x) / width + RAMP_SLACK).clamp(0, 1) * keep
+            for x, (low, high), width, keep in zip(lines, ends, widths, kept, strict=True)
         ]
+
+    def _ends(self, bounds: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Lower and upper bound per axis, in a shape that can be compared with coordinates [n]."""
+        return [(bounds[d, 0], bounds[d, 1]) for d in range(self.dims)]
 
     def forward(self, lines: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         """Values of the mask on a product grid: coordinates [n_d] per axis → [n_0, …, n_{D−1}]."""
@@ -288,10 +304,13 @@ class GaussianMask(nn.Module):
         """The sum of the mask over a whole grid, times the spacing → scalar."""
         whole, like = [axis.whole for axis in axes], bounds
         lines = [axis.coordinates(axis.whole, device=like.device, dtype=like.dtype) for axis in axes]
-        total = (self._window(values, bounds, lines, axes) * tap_weights(axes, whole, like=like)).sum()
+        total = self._sum(self._window(values, bounds, lines, axes) * tap_weights(axes, whole, like=like))
         return total * math.prod(
             [axis.spacing for axis in axes]
         )  # a list, because dynamo cannot trace a generator here
+
+    def _sum(self, window: torch.Tensor) -> torch.Tensor:
+        return window.sum()
 
     def _window(
         self, values: Sequence[torch.Tensor], bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]
@@ -399,7 +418,7 @@ def _convert_state(state: dict[str, torch.Tensor], prefix: str, form: str) -> No
     keys = {name: prefix + name for name in ("start", "shift", "growth", "mean", "sigma")}
     if form == "scaled" and keys["sigma"] in state and keys["growth"] not in state:
         mean, sigma = state.pop(keys["mean"]), state.pop(keys["sigma"])
-        state[keys["start"]] = torch.stack([mean, sigma.abs()])
+        state[keys["start"]] = torch.stack([mean, sigma.abs()], -2)
         state[keys["shift"]], state[keys["growth"]] = torch.zeros_like(mean), torch.zeros_like(sigma)
     elif form != "scaled" and keys["growth"] in state and keys["sigma"] not in state:
         start, shift, growth = (state.pop(keys[name]) for name in ("start", "shift", "growth"))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ._checks import PARAMETRIZATIONS
+from ._checks import PARAMETRIZATIONS, check_mask_channels
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange, origins
@@ -32,6 +32,9 @@ class SizedKernel(nn.Module):
     bias: nn.Parameter | None
     _half: torch.dtype | None = None  # the half precision of the layer, if it was converted to one
     parametrization: str
+    in_channels: int
+    out_channels: int
+    groups: int
     inputs_per_output: int
 
     def __init__(self) -> None:
@@ -72,21 +75,25 @@ class SizedKernel(nn.Module):
 
     def _set_grid(self, grid: KernelGrid, *, fresh: bool) -> None:
         """Set the grid and tell mask and generator. Fresh parameters of the generator move to where the mask starts."""
+        check_mask_channels(self.mask, self.in_channels, self.out_channels, self.groups)
         self._grid = grid
         self._extent = Extent(grid.axes)
-        center = sigma = None
+        center = sigma = sigmas = None
         scaled = self.parametrization == "scaled"
         if self.mask is not None:
             self.mask.follow(**PARAMETRIZATIONS[self.parametrization])
             self.mask.attach(grid.axes)
-            center, sigma = self.mask.initial_mean, self.mask.initial_sigma
+            center, widths = self.mask.initial_mean, self.mask.initial_widths()
             assert center is not None
-            assert sigma is not None
             if scaled:
-                center, sigma = guarded_numbers(center, sigma, grid.axes)
-        placement = Placement(grid.axes, center, sigma, self.inputs_per_output, scaled)
+                widths = [guarded_numbers(center, each, grid.axes)[1] for each in widths]
+                center, _ = guarded_numbers(center, widths[0], grid.axes)
+            sigma = widths[-1]
+            sigmas = tuple(map(tuple, widths)) if len(widths) > 1 else None
+        placement = Placement(grid.axes, center, sigma, self.inputs_per_output, scaled, sigmas)
         if self.mask is not None and self.mask.form == "scaled":
-            self.mask.damping = damping(self.generator.channels * placement.taps, RATE)
+            sharing = 1 if self.mask.per_channel else self.generator.channels
+            self.mask.damping = damping(sharing * placement.taps, RATE)
         self.generator.attach(placement, fresh=fresh)
 
     @property

@@ -45,7 +45,10 @@ def energy_beyond_nyquist(layer: FlexConvNd, *, scale: float | Sequence[float] =
     scales = [positive("scale", ratio) for ratio in per_axis_floats("scale", scale, layer.dims)]
     oversample = positive_int("oversample", oversample)
     limits = [ratio / (2 * oversample) for ratio in scales]  # in cycles per sample
-    return share_beyond(continuous_kernel(layer, oversample, _few_channels(layer.generator)), limits)
+    shared = layer.mask is None or not layer.mask.per_channel
+    return share_beyond(
+        continuous_kernel(layer, oversample, _few_channels(layer.generator) if shared else layer.generator), limits
+    )
 
 
 def folded_energy(layer: FlexConvNd, *, scale: float | Sequence[float] = 1.0, oversample: int = 4) -> float:

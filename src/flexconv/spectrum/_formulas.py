@@ -52,7 +52,7 @@ def mask_terms(layers: Sequence[FlexConvNd]) -> MaskTerms | None:
     masks = [layer.mask for layer in layers if layer.mask is not None]
     if not masks:
         return None
-    sigma = torch.stack([mask.sigma for mask in masks]).to(layers[0].generator.compute_dtype)
+    sigma = torch.stack([mask.narrowest() for mask in masks]).to(layers[0].generator.compute_dtype)
     floors = [mask.sigma_floor(layer.axes) for mask, layer in zip(masks, layers, strict=True)]
     sigma = effective_sigma(sigma, stack_rows(floors, like=sigma))
     precision = sigma.square().reciprocal()

@@ -101,13 +101,17 @@ def effects(layer: FlexConvNd) -> np.ndarray:
 
     The effect of a channel is ‖ψ − ψ₋‖² / ‖ψ − a‖². ψ₋ is the kernel without that channel, and a is the bias of the
     output map, which does not depend on the filters. ψ is linear in every filter, so ψ − ψ₋ is the output of the
-    network with only that channel of the filter, and without the biases after it.
+    network with only that channel of the filter, and without the biases after it. Masks per channel count with their
+    root mean square.
     """
     generator = layer.generator
     assert isinstance(generator, GaborNet)
     lines = sampling.coordinates(layer, layer.axes)
     points = mesh(lines).flatten(1).t()
-    mask = points.new_ones(len(points)) if layer.mask is None else layer.mask(lines, layer.axes).flatten()
+    mask = points.new_ones(len(points)) if layer.mask is None else layer.mask(lines, layer.axes)
+    if layer.mask is not None and layer.mask.per_channel:
+        mask = mask.square().mean(0).sqrt()
+    mask = mask.flatten()
     inside = mask != 0
     points, weights = points[inside], mask[inside].square()
     output, _ = generator.output.effective_map(points.dtype)

@@ -33,14 +33,14 @@ def draw_curves(
     lines = sampling.coordinates(layer, [finer])
     mask_values = sampling.sample_mask(layer, lines)
     generated = sampling.to_numpy(sampling.sample_generator(layer, lines)).reshape(*stages.kernel.shape[:2], -1)
-    mask = None if mask_values is None else sampling.to_numpy(mask_values)
     dense = sampling.to_numpy(lines[0])
-    masked = [generated[pair] * (1 if mask is None else mask) for pair in pairs]
+    masks = [None if mask_values is None else sampling.to_numpy(sampling.mask_of(mask_values, 1, o)) for o, _ in pairs]
+    masked = [generated[pair] * (1 if mask is None else mask) for pair, mask in zip(pairs, masks, strict=True)]
     limits = _y_limits([generated[pair] for pair in pairs], [*masked, *(stages.kernel[pair] for pair in pairs)])
-    for pair, row in zip(pairs, panels, strict=True):
+    for pair, mask, row in zip(pairs, masks, panels, strict=True):
         draw_taps(row[0], dense, generated[pair], x, stages.generated[pair])
         if mask is not None and stages.mask is not None:
-            draw_taps(row[1], dense, mask, x, stages.mask)
+            draw_taps(row[1], dense, mask, x, stages.mask if stages.mask.ndim == 1 else stages.mask[pair[0]])
             draw_taps(row[2], dense, generated[pair] * mask, x, stages.product[pair])
             row[1].set_ylim(-0.05, 1.08)
             row[1].set_yticks([0, 0.5, 1])

@@ -61,9 +61,10 @@ def draw_images(
             for panel, v in zip(row[::2], values, strict=False)
         ]
         if stages.mask is not None:
-            drawn.append(draw_plane(row[1], plane.cut(stages.mask), plane, whole, stages.axes, None))
+            mask = stages.mask if stages.mask.ndim == layer.dims else stages.mask[pair[0]]
+            drawn.append(draw_plane(row[1], plane.cut(mask), plane, whole, stages.axes, None))
             if layer.dims == 2:
-                draw_threshold(row[1], layer)
+                draw_threshold(row[1], layer, pair[0])
         for panel in row[:-1]:
             tap_ticks(panel.xaxis, stages.axes[plane.columns])
             tap_ticks(panel.yaxis, stages.axes[plane.rows])

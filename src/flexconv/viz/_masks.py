@@ -91,7 +91,7 @@ def _draw_plane(panel: Axes, layer: FlexConvNd) -> None:
     if mask is None:
         frame(panel, *_edges(axes, taps), fill=True, facecolor=theme().pale, linewidth=0)
     else:
-        values = sampling.to_numpy(mask)
+        values = sampling.to_numpy(sampling.mask_of(mask, layer.dims))
         look = {"cmap": theme().share, "vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
         panel.imshow(values, extent=(left, right, bottom, top), **look)
         draw_threshold(panel, layer)
@@ -115,7 +115,7 @@ def _draw_profiles(panel: Axes, layer: FlexConvNd) -> None:
             panel.plot([low, high], [-0.06 * (d + 1)] * 2, color=colour, linewidth=2, solid_capstyle="butt", gid="crop")
         line = dense_coordinates(layer, d)
         mask = sampling.sample_mask(layer, [line if e == d else centre[e] for e in range(layer.dims)])
-        values = np.ones(len(line)) if mask is None else sampling.to_numpy(mask.flatten())
+        values = np.ones(len(line)) if mask is None else sampling.to_numpy(sampling.mask_of(mask, layer.dims).flatten())
         panel.plot(sampling.to_numpy(line), values, color=colour, linewidth=1.0, label=NAMES[layer.dims][d])
     if layer.mask is not None and layer.mask.threshold is not None:
         panel.axhline(layer.mask.threshold, color=theme().faint, linewidth=0.7, linestyle=":")

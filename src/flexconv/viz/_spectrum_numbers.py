@@ -103,7 +103,9 @@ def _kernel(layer: FlexConvNd, lines: Sequence[torch.Tensor], *, mask: bool) -> 
     slabs = lines[0].split(_slab(layer, lines, 0))
     values = torch.cat([sampling.sample_generator(layer, [slab, *lines[1:]])[shown] for slab in slabs], 1)
     mask_values = sampling.sample_mask(layer, lines) if mask else None
-    return values if mask_values is None else values * mask_values
+    if mask_values is None:
+        return values
+    return values * (mask_values if mask_values.ndim == layer.dims else mask_values[shown])
 
 
 def _slab(layer: FlexConvNd, lines: Sequence[torch.Tensor], across: int) -> int:

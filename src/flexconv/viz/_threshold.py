@@ -15,14 +15,17 @@ from .style import span, theme
 POINTS = 200  # along each axis, enough for a smooth curve
 
 
-def draw_threshold(panel: Axes, layer: FlexConvNd) -> None:
-    """Draw the contour. Draws nothing if the mask has no threshold or does not reach it on the grid."""
+def draw_threshold(panel: Axes, layer: FlexConvNd, channel: int | None = None) -> None:
+    """Draw the contour. Draws nothing if the mask has no threshold or does not reach it on the grid.
+
+    `channel` is an output channel, for masks per channel. None: the largest value over all channels.
+    """
     threshold = None if layer.mask is None else layer.mask.threshold
     lines = [dense_coordinates(layer, d) for d in range(2)]
     mask = sampling.sample_mask(layer, lines)
     if threshold is None or mask is None:
         return
-    values = sampling.to_numpy(mask)
+    values = sampling.to_numpy(sampling.mask_of(mask, layer.dims, channel))
     if values.min() < threshold < values.max():  # matplotlib warns about a contour without points
         rows, columns = map(sampling.to_numpy, lines)
         panel.contour(columns, rows, values, levels=[threshold], colors=[theme().red], linewidths=0.8)

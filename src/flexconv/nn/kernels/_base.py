@@ -134,6 +134,11 @@ class KernelGenerator(nn.Module):
         kernels = inside @ basis
         energy = torch.maximum(kernels.square().sum(), kernels.sum(0).square().sum() / 4)
         output.reset_parameters(float((placement.inputs * energy).rsqrt()))
+        if placement.channel_sigmas is not None:  # every channel under its own mask
+            masks = placement.channel_masks(points).double()
+            plain = features(points) @ basis
+            own = torch.maximum(masks.square() @ plain.square().sum(1), (masks @ plain).square().sum(1) / 4)
+            output.scale_rows_((energy / own).sqrt())
 
     def forward(self, coordinates: torch.Tensor) -> torch.Tensor:
         if coordinates.ndim < 1 or coordinates.shape[0] != self.dims:

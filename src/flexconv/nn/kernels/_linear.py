@@ -60,6 +60,12 @@ class Affine(nn.Module):
             with torch.no_grad():
                 self.weight_g.copy_(weight.norm(dim=1, keepdim=True))
 
+    @torch.no_grad()
+    def scale_rows_(self, factors: torch.Tensor) -> None:
+        """Multiply every output by a factor: factors [out]."""
+        (self.weight_g if self.weight_norm else self.weight).mul_(factors.to(self.bias).unsqueeze(1))
+        self.bias.mul_(factors.to(self.bias))
+
     def effective_map(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight [out, in] and bias [out], with weight norm and basis applied."""
         weight, bias = self.own_map(dtype)

@@ -20,7 +20,8 @@ class Placement(NamedTuple):
     """Where a layer samples its generator: the axes of its grid, and the initial mask (None without a mask).
 
     `inputs` is the number of input channels that each output channel sums over. `scaled` says whether initial
-    parameters should suit this grid, mask and number of inputs, or be those of the paper.
+    parameters should suit this grid, mask and number of inputs, or be those of the paper. If channels have initial
+    masks of different widths, `channel_sigmas` has those of every channel, and `sigma` is the widest.
     """
 
     axes: Sequence[Axis]
@@ -28,6 +29,7 @@ class Placement(NamedTuple):
     sigma: Sequence[float] | None = None
     inputs: int = 1
     scaled: bool = False
+    channel_sigmas: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def taps(self) -> int:
@@ -45,7 +47,8 @@ class Placement(NamedTuple):
         """
         nyquist = precision.new_tensor([math.pi / axis.spacing for axis in self.axes])
         if self.sigma is not None:
-            precision = precision + precision.new_tensor(self.sigma).square().reciprocal()
+            narrowest = precision.new_tensor(self.channel_sigmas or [self.sigma]).amin(0)
+            precision = precision + narrowest.square().reciprocal()
         return torch.maximum(nyquist - CUTOFF * precision.sqrt(), LEAST_BAND * nyquist)
 
     def grid_samples(self, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
@@ -67,3 +70,11 @@ class Placement(NamedTuple):
             mesh([x[keep] for x, keep in zip(each, kept, strict=True)]).flatten(1).t() for each in (lines, offsets)
         )
         return points, torch.exp(-0.5 * distance.square().sum(1))
+
+    def channel_masks(self, points: torch.Tensor) -> torch.Tensor:
+        """The initial masks of all channels at points [n, D], if their widths differ → [channels, n]."""
+        assert self.center is not None
+        assert self.channel_sigmas is not None
+        offsets = points - points.new_tensor(self.center)  # [n, D]
+        precision = points.new_tensor(self.channel_sigmas).square().reciprocal()  # [channels, D]
+        return torch.exp(-0.5 * precision @ offsets.square().t())

@@ -1,0 +1,32 @@
+"""From the features of a sequence to those of its classifier."""
+
+from __future__ import annotations
+
+import torch
+
+from ..nn import hide_padding
+
+
+def last_step(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The last time step of each sequence: x [batch, channels, length] → [batch, channels]."""
+    if lengths is None:
+        return x[..., -1]
+    index = (lengths - 1)[:, None, None].expand(-1, x.shape[1], 1)
+    return x.gather(2, index).squeeze(2)
+
+
+def mean_over_positions(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    """The mean over some positions: x [batch, channels, *size] → [batch, channels].
+
+    These are the first where[b] positions of row b, for lengths [batch] of sequences, or those where a mask
+    [batch, 1, *size] is True, or all of them.
+    """
+    positions = tuple(range(2, x.ndim))
+    if where is None:
+        return x.mean(positions)
+    if where.ndim > 1:
+        wide = x.masked_fill(~where, 0.0).to(torch.promote_types(x.dtype, torch.float32))
+        return (wide.sum(positions) / where.sum(positions).clamp(min=1)).to(x.dtype)
+    lengths = where
+    wide = hide_padding(x, lengths).to(torch.promote_types(x.dtype, torch.float32))  # float16 ends at 65504
+    return (wide.sum(-1) / lengths[:, None]).to(x.dtype)

@@ -1,0 +1,419 @@
+"""SepFlexNet: a residual network of separable FlexConvs, with one definition for sequences, images and volumes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .._arguments import as_options, per_axis, positive_int, unknown_name
+from ..errors import ArgumentError
+from ..nn import (
+    GENERATORS,
+    MASKS,
+    ChannelGaussianMask,
+    FlexConvNd,
+    GaussianMask,
+    SeparableFlexConv1d,
+    SeparableFlexConv2d,
+    SeparableFlexConv3d,
+    SeparableFlexConvNd,
+    can_read_values,
+    check_lengths,
+    check_observed,
+    fill_missing,
+    hide_padding,
+    inside,
+    parameter_dtype,
+)
+from ._base import Model, check_dropout
+from ._convolution import known_options
+from ._norm import make_norm, normalise
+from ._readout import last_step, mean_over_positions
+
+MIXES = ("linear", "glu")
+READOUTS = ("mean", "last", "every")
+SIZE_NAMES = {"length": 1, "image_size": 2, "volume_size": 3}
+
+_LAYERS: dict[int, type[SeparableFlexConvNd]] = {1: SeparableFlexConv1d, 2: SeparableFlexConv2d, 3: SeparableFlexConv3d}
+_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+# Dropout2d of a tensor [batch, channels, length] meant another thing in every other release of torch
+_CHANNEL_DROPOUTS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
+
+
+class SepFlexNet(Model):
+    """[batch, in_channels, *size] → logits [batch, num_classes], for sequences, images and volumes.
+
+        x ─► dropout_in ─► separable conv ─► norm ─► GELU ─► block ─► … ─► block ─► norm ─► mean ─► linear ─► logits
+
+        block:  x ─┬─► norm ─► separable conv ─► GELU ─► dropout ─► 1×1 conv ─► GELU ─► drop_path ─► + ─►
+                   └─────────────────────────────────── identity ────────────────────────────────────┘
+
+    A separable convolution is a depthwise FlexConv, which learns its size, and a 1×1 convolution. Every feature map has
+    the size of the input, and inputs may have any size. This is the block of CCNN (Romero et al., 2022), but kernels
+    start below the Nyquist frequency of their grid, so that they can be resampled (docs/which-network.md).
+
+    Arguments:
+        in_channels: channels of the input.
+        num_classes: number of logits.
+        length, image_size, volume_size: the size of the input, which kernels can grow to. Give one of them: `length`
+            for sequences, `image_size` for images (one number, or height and width), `volume_size` for volumes (one
+            number, or depth, height and width). Centered grids have one tap more if the size is even.
+        kernel_size: size of the grid, if it should not be that of the input; odd if kernels are centered.
+        dims: number of axes, if `kernel_size` is given instead of a size.
+        width: channels of all blocks.
+        depth: number of blocks.
+        causal: whether position n depends on inputs up to n only. Only sequences can be causal; they are by default.
+            With readout "last" or "every", `flexconv.Streaming(model)` then runs the network on a stream.
+        mask: "gaussian" for one size per layer, or "per_channel".
+        mask_options: keyword arguments of `GaussianMask` or `ChannelGaussianMask`.
+        generator: kernel generator, a name from `flexconv.nn.GENERATORS`.
+        generator_options: keyword arguments of the generator.
+        parametrization: "scaled" for initial values and parameters that suit the grid, or "paper"; see `FlexConv1d`.
+        train_features: whether to train the features of the generators too, which stay fixed by default in the scaled
+            parametrization. They need a low learning rate, or gradient clipping.
+        small_kernel: size of a second, small depthwise kernel in every layer; see `SeparableFlexConv1d`.
+        mix: "linear" as above, or "glu": the 1×1 convolution of a block has twice as many outputs, and a gated linear
+            unit takes the place of the second GELU.
+        norm: "batch", or "layer" (over channels and positions of each sample).
+        dropout: probability of dropping a whole channel of a sample, in each block.
+        dropout_in: probability of dropping an element of the input.
+        drop_path: probability of dropping the last block for a sample (stochastic depth). It increases linearly from
+            the first block to the last.
+        readout: "mean" over positions, "last" time step (sequences only), or "every" position: logits
+            [batch, num_classes, *size].
+        mask_channel: whether the last of the in_channels tells which samples were observed (1) and which are missing
+            (0), as data sets with missing samples have it. It is then used like `observed`, and remains an input.
+        algorithm: how to compute convolutions; see `flexconv.ops`.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        length: int | None = None,
+        image_size: int | Sequence[int] | None = None,
+        volume_size: int | Sequence[int] | None = None,
+        kernel_size: int | Sequence[int] | None = None,
+        dims: int | None = None,
+        width: int = 140,
+        depth: int = 4,
+        causal: bool | None = None,
+        mask: str = "gaussian",
+        mask_options: Mapping[str, Any] | None = None,
+        generator: str = "magnet",
+        generator_options: Mapping[str, Any] | None = None,
+        parametrization: str = "scaled",
+        train_features: bool = False,
+        small_kernel: int | Sequence[int] | None = None,
+        mix: str = "linear",
+        norm: str = "batch",
+        dropout: float = 0.0,
+        dropout_in: float = 0.0,
+        drop_path: float = 0.0,
+        readout: str = "mean",
+        mask_channel: bool = False,
+        algorithm: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = {"length": length, "image_size": image_size, "volume_size": volume_size}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        super().__init__(
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                **given,  # only one, so that a saved network tells what kind of data it is for
+                **({} if dims is None else {"dims": dims}),
+                "kernel_size": kernel_size,
+                "width": width,
+                "depth": depth,
+                "causal": causal,
+                "mask": mask,
+                "mask_options": as_options("mask_options", mask_options),
+                "generator": generator,
+                "generator_options": as_options("generator_options", generator_options),
+                "parametrization": parametrization,
+                "train_features": train_features,
+                "small_kernel": small_kernel,
+                "mix": mix,
+                "norm": norm,
+                "dropout": check_dropout(dropout),
+                "dropout_in": check_dropout(dropout_in, "dropout_in"),
+                "drop_path": check_dropout(drop_path, "drop_path"),
+                "readout": readout,
+                "mask_channel": mask_channel,
+                "algorithm": algorithm,
+            }
+        )
+        self.dims = _number_of_axes(given, dims)  # pyright: ignore[reportAttributeAccessIssue]
+        self.causal = _is_causal(causal, self.dims)
+        for what, name, known in (("mix", mix, MIXES), ("readout", readout, READOUTS), ("mask", mask, MASKS)):
+            if name not in known:
+                unknown_name(what, name, known)
+        if readout == "last" and self.dims > 1:
+            raise ArgumentError(f"readout='last' is for sequences; this network has {self.dims} axes: use 'mean'")
+        if mask_channel and in_channels < 2:
+            raise ArgumentError(f"mask_channel=True needs in_channels of at least 2; got {in_channels}")
+        self.readout, self.mask_channel = readout, bool(mask_channel)
+        width, depth = positive_int("width", width), positive_int("depth", depth)
+        make_conv = _SeparableFactory(
+            self.dims,
+            grid=_grid(next(iter(given.values()), None), kernel_size, self.dims, causal=self.causal),
+            causal=self.causal,
+            mask=mask,
+            mask_options=mask_options,
+            generator=generator,
+            generator_options=generator_options,
+            device=device,
+            dtype=dtype,
+            parametrization=parametrization,
+            algorithm=algorithm,
+            small_kernel=small_kernel,
+        )
+        tensors = {"device": device, "dtype": dtype}
+        self.dropout_in = nn.Dropout(dropout_in)
+        self.stem = make_conv(in_channels, width)
+        self.stem_norm = make_norm(norm, self.dims, width, **tensors)
+        self.blocks = nn.ModuleList(
+            SepFlexNetBlock(
+                width,
+                make_conv,
+                mix=mix,
+                norm=norm,
+                dropout=dropout,
+                drop_path=drop_path * (number + 1) / depth,
+                **tensors,
+            )
+            for number in range(depth)
+        )
+        self.norm = make_norm(norm, self.dims, width, **tensors)
+        self.head = nn.Linear(width, num_classes, **tensors)
+        for module in self.modules():
+            if train_features and isinstance(module, FlexConvNd):
+                module.generator.requires_grad_()
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="linear" if module is self.head else "relu")
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]  (all have one)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits of a batch. Pass `lengths` [batch] for sequences that are padded to a common length.
+
+        Values past the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
+        alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
+
+        Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
+        Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and later layers
+        ignore positions that no observed sample has reached.
+        """
+        self._check_input(x)
+        if lengths is not None:
+            lengths = self._check_lengths(lengths, x)
+        elif 0 in x.shape[2:] and self.readout != "every":
+            raise ArgumentError(f"readout={self.readout!r} needs at least one position; got {tuple(x.shape)}")
+        seen = None if observed is None else check_observed(observed, x, self.dims)
+        if self.mask_channel:
+            if seen is not None:
+                raise ArgumentError(
+                    "a network with mask_channel=True reads from x what was observed: leave out observed"
+                )
+            there = x[:, -1:] > 0.5
+            seen = torch.cat([there.expand(-1, self.in_channels - 1, *x.shape[2:]), torch.ones_like(there)], 1)
+        x, where = self._stem(x, lengths, seen)
+        for block in self.blocks:
+            x = block(x, lengths, where)
+        x = normalise(self.norm, x, where)
+        if self.readout == "every":
+            y = self.head(x.movedim(1, -1)).movedim(-1, 1)
+            return y if lengths is None else hide_padding(y, lengths)
+        if self.readout == "last":
+            return self.head(last_step(x, lengths))
+        return self.head(mean_over_positions(x, where))
+
+    def _stem(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, seen: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The features after the first layer, and the positions that count: lengths, a mask, or None for all."""
+        where = lengths
+        if seen is not None:
+            exists = None if lengths is None else inside(x, lengths)
+            x = fill_missing(self.stem.depthwise, x, seen, exists)
+            reached = self.stem.propagate_observed((seen if exists is None else seen & exists)[:, :1])
+            where = reached if exists is None else reached & exists
+        elif lengths is not None:
+            x = hide_padding(x, lengths)
+        x = convolve(self.stem, self.dropout_in(x), lengths)
+        return F.gelu(normalise(self.stem_norm, x, where)), where
+
+    @property
+    def cannot_stream(self) -> str | None:
+        """Why `flexconv.Streaming` would not be exact, or None. The reason is a readout over time."""
+        if self.readout != "mean":
+            return None
+        return "has readout='mean', so its result on chunks differs from that on the whole sequence: use readout='last'"
+
+    def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
+        if self.dims > 1:
+            raise ArgumentError(f"lengths is for sequences; this network has {self.dims} axes")
+        checked = check_lengths(lengths, x)
+        if self.readout != "every" and can_read_values(checked):
+            shortest = int(torch.as_tensor(lengths).min())
+            if shortest < 1:
+                raise ArgumentError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
+        return checked.to(torch.int64)  # short integers would overflow
+
+
+class SepFlexNetBlock(nn.Module):
+    """A separable convolution and a 1×1 convolution beside a shortcut; see `SepFlexNet`."""
+
+    def __init__(
+        self,
+        width: int,
+        make_conv: _SeparableFactory,
+        *,
+        mix: str,
+        norm: str,
+        dropout: float,
+        drop_path: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        dims, gated = make_conv.dims, mix == "glu"
+        self.norm = make_norm(norm, dims, width, device=device, dtype=dtype)
+        self.conv = make_conv(width, width)
+        self.dropout = _CHANNEL_DROPOUTS[dims](dropout)
+        self.mix = _CONVOLUTIONS[dims](width, 2 * width if gated else width, 1, device=device, dtype=dtype)
+        self.activation = nn.GLU(1) if gated else nn.GELU()
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor | None = None, where: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        h = normalise(self.norm, x, lengths if where is None else where)
+        if where is not None and where.ndim > 1:
+            h = h.masked_fill(~where, 0.0)
+        h = F.gelu(convolve(self.conv, h, lengths))
+        h = self.activation(self.mix(self.dropout(h)))
+        return x + self.drop_path(h)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training, set a sample of [batch, …] to 0 with probability p, and divide others by 1 − p."""
+
+    acts_step_by_step = True  # for `flexconv.Streaming`
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= self.p
+        return x * kept.to(x.dtype) / (1 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p:g}"
+
+
+class _SeparableFactory:
+    """Makes the separable convolutions of a network: `make(in_channels, out_channels)`."""
+
+    def __init__(
+        self,
+        dims: int,
+        *,
+        grid: Sequence[int],
+        causal: bool,
+        mask: str,
+        mask_options: Mapping[str, Any] | None,
+        generator: str,
+        generator_options: Mapping[str, Any] | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        **options: Any,
+    ) -> None:
+        if generator not in GENERATORS:
+            unknown_name("generator", generator, GENERATORS)
+        self.dims, self.grid, self.per_channel = dims, grid, mask == "per_channel"
+        kind = ChannelGaussianMask if self.per_channel else GaussianMask
+        self.mask_options = known_options("option of the mask", mask_options, kind)
+        self.masked = generator != "njet"  # an N-Jet learns its own size
+        chosen = known_options(f"option of the generator {generator!r}", generator_options, GENERATORS[generator])
+        if not self.masked and self.mask_options:
+            raise ArgumentError(f"{generator=} has no mask, so it takes no mask_options; got {mask_options!r}")
+        self.tensors: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.options = {
+            "padding": "causal" if causal else "same",
+            "generator": functools.partial(GENERATORS[generator], **chosen),
+            **self.tensors,
+            **options,
+        }
+
+    def __call__(self, in_channels: int, out_channels: int) -> SeparableFlexConvNd:
+        mask = self._mask(in_channels) if self.masked else None
+        return _LAYERS[self.dims](in_channels, out_channels, self.grid, mask=mask, **self.options)
+
+    def _mask(self, channels: int) -> GaussianMask:
+        settings = {**self.mask_options, "device": self.tensors["device"]}
+        settings["dtype"] = parameter_dtype(self.tensors["dtype"])
+        if self.per_channel:
+            return ChannelGaussianMask(self.dims, channels, **settings)
+        return GaussianMask(self.dims, **settings)
+
+
+def convolve(conv: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """conv(x), or conv(x, lengths) for sequences that are padded to a common length."""
+    return conv(x) if lengths is None else conv(x, lengths)
+
+
+def _number_of_axes(given: Mapping[str, Any], dims: int | None) -> int:
+    if len(given) > 1:
+        raise ArgumentError(f"give one of length, image_size and volume_size; got {' and '.join(given)}")
+    found = next((SIZE_NAMES[name] for name in given), dims)
+    if found not in _LAYERS:
+        raise ArgumentError(
+            "a SepFlexNet needs one of length (sequences), image_size (images) and volume_size (volumes), or dims "
+            f"(1, 2 or 3) and kernel_size; got dims={dims!r}"
+        )
+    if dims is not None and dims != found:
+        raise ArgumentError(f"{next(iter(given))} is for {found} axes; got dims={dims}")
+    return found
+
+
+def _is_causal(causal: bool | None, dims: int) -> bool:
+    if causal and dims > 1:
+        raise ArgumentError(
+            f"causal=True is for sequences, which have one axis; this network has {dims}. For video, build a network "
+            f"of FlexConv3d with padding=('causal', 'same', 'same')"
+        )
+    return dims == 1 if causal is None else bool(causal)
+
+
+def _grid(
+    size: int | Sequence[int] | None, kernel_size: int | Sequence[int] | None, dims: int, *, causal: bool
+) -> tuple[int, ...]:
+    """The taps of the grid: kernel_size, or the size of the input, plus one if kernels are centered and it is even."""
+    if kernel_size is not None:
+        taps = per_axis("kernel_size", kernel_size, dims, minimum=1)
+        if not causal and any(each % 2 == 0 for each in taps):
+            raise ArgumentError(f"kernel_size must be odd, because kernels are centered; got {kernel_size!r}")
+        return taps
+    if size is None:
+        raise ArgumentError("either kernel_size or the size of the input is required; got neither")
+    name = next(name for name, axes in SIZE_NAMES.items() if axes == dims)
+    taps = per_axis(name, size, dims, minimum=1)
+    return taps if causal else tuple(each + 1 - each % 2 for each in taps)
