@@ -13,7 +13,7 @@ from flexconv.cli import run
 
 IMAGES = Path(__file__).parent / "images"
 NETWORK = "flexnet3-digits"
-WIDTH, HEIGHT = 1200, 860  # of the window
+WIDTH, HEIGHT = 1200, 1130  # of the window
 
 
 def main() -> None:
