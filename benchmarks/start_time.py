@@ -3,7 +3,7 @@
     python -m benchmarks.start_time --runs 15
 
 Runs `python -c "import torch"` and each command in turn, and prints the median of the times, and the median of the
-ratios to the run of `import torch` next to it. "up to the first batch" ends `flexconv eval` and `flexconv predict` when
+ratios to the run of `import torch` next to it: of elapsed time, and of CPU time, which depends less on other work. "up to the first batch" ends `flexconv eval` and `flexconv predict` when
 the network would be applied for the first time. All times include the end of the process.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -61,10 +62,12 @@ PROGRAMS = {
 }
 
 
-def seconds(program: tuple[str, ...], folder: str) -> float:
-    began = time.perf_counter()
+def seconds(program: tuple[str, ...], folder: str) -> tuple[float, float]:
+    """Elapsed time and CPU time of a program."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", *program], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    elapsed, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return elapsed, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -72,7 +75,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "digit.npy", np.zeros((16, 16), np.uint8))
         for turn in range(arguments.runs + 1):
@@ -80,10 +83,14 @@ def main() -> None:
                 taken = seconds(program, folder)
                 if turn:  # the first turn writes compiled files and fills caches
                     times[name].append(taken)
-    print("program | median seconds | ratio to import torch")
+    print("program | seconds | ratio to import torch | CPU seconds | ratio")
     for name, values in times.items():
-        ratios = [value / torch for value, torch in zip(values, times["import torch"], strict=True)]
-        print(f"{name} | {statistics.median(values):.2f} | {statistics.median(ratios):.2f}")
+        columns = []
+        for kind in (0, 1):
+            pairs = zip(values, times["import torch"], strict=True)
+            ratio = statistics.median(value[kind] / torch[kind] for value, torch in pairs)
+            columns.append(f"{statistics.median(value[kind] for value in values):.2f} | {ratio:.2f}")
+        print(f"{name} | {' | '.join(columns)}")
 
 
 if __name__ == "__main__":
