@@ -3,8 +3,9 @@
     python -m benchmarks.start_time --runs 15
 
 Runs `python -c "import torch"` and each command in turn, and prints the median of the times, and the median of the
-ratios to the run of `import torch` next to it: of elapsed time, and of CPU time, which depends less on other work. "up to the first batch" ends `flexconv eval` and `flexconv predict` when
-the network would be applied for the first time. All times include the end of the process.
+ratios to the run of `import torch` next to it: of elapsed time, and of CPU time, which depends less on other work.
+"up to the first batch" ends `flexconv eval` and `flexconv predict` when the network would be applied for the first
+time. All times include the end of the process.
 """
 
 from __future__ import annotations
