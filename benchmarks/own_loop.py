@@ -1,22 +1,29 @@
 """FlexConvs in place of plain convolutions, in a small network and a training loop as a user would write them.
 
-    python -m benchmarks.own_loop digits --grid 7
+    python -m benchmarks.own_loop digits --grid 7 --validation 0.4 --seeds 20
     python -m benchmarks.own_loop cifar10 --size 16 --grid 11 --norm --jobs 8
 
-Prints the accuracy on held-out training images after 3 epochs and after the last one, mean and standard deviation over
-seeds, for each kind of convolution and each optimizer. "scaled, 5 taps" and "scaled, 11 taps" start with other masks
-than the default of 7 taps. The last table compares the scaled layers with the best plain convolution for each
-optimizer. The test set is not read.
+Prints the accuracy on held-out training images after 3 epochs and after the last one, for each kind of convolution and
+each optimizer: the mean over seeds, its standard error, and the value of each seed. "scaled, 5 taps" and "scaled, 11
+taps" start with other masks than the default of 7 taps. The test set is not read.
+
+The held-out images have two halves. Whatever is chosen is chosen on the first half: constants of flexconv (`--constant`
+tries other values), and which of the plain convolutions is the best one for an optimizer. All accuracies printed are
+those on the second half; with `--choose`, those on the first. The last table compares the scaled layers with the best
+plain convolution, as the mean and standard error of the differences between runs with the same seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import multiprocessing
+import shlex
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
@@ -70,28 +77,38 @@ def network(make: Make, channels: int, classes: int, *, norm: bool) -> nn.Sequen
 
 
 def accuracies(
-    net: nn.Module, optimizer: torch.optim.Optimizer, data: tuple[torch.Tensor, ...], *, epochs: int, seed: int
-) -> list[float]:
-    """Accuracy on the held-out images after each epoch."""
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: tuple[torch.Tensor, ...],
+    *,
+    epochs: int,
+    seed: int,
+    report: Sequence[int],
+) -> list[tuple[float, float]]:
+    """Accuracy on the two halves of the held-out images after each of the epochs in `report`."""
     x, y, held_out, labels = data
     order = torch.Generator().manual_seed(seed)
     found = []
-    for _ in range(epochs):
+    for epoch in range(1, epochs + 1):
         net.train()
         for batch in torch.randperm(len(x), generator=order).to(x.device).split(64):
             optimizer.zero_grad()
             F.cross_entropy(net(x[batch]), y[batch]).backward()
             optimizer.step()
-        net.eval()
-        with torch.no_grad():
-            predicted = torch.cat([net(part).argmax(1) for part in held_out.split(500)])
-        found.append(100 * (predicted == labels).float().mean().item())
+        if epoch in report:
+            net.eval()
+            with torch.no_grad():
+                right = torch.cat([net(part).argmax(1) for part in held_out.split(500)]) == labels
+            first, second = (100 * right[half::2].float().mean().item() for half in (0, 1))
+            found.append((first, second))
     return found
 
 
-def standardized(name: str, *, size: int | None, train: int, held_out: int, device: str) -> tuple[torch.Tensor, ...]:
+def standardized(
+    name: str, *, size: int | None, train: int, held_out: int, validation: float, device: str
+) -> tuple[torch.Tensor, ...]:
     """Training and held-out images of a data set, as x, y, x, y."""
-    splits = load(name, validation=0.2)
+    splits = load(name, validation=validation)
     assert splits.validation is not None
     parts = []
     for split, count in ((splits.train, train), (splits.validation, held_out)):
@@ -104,10 +121,10 @@ def standardized(name: str, *, size: int | None, train: int, held_out: int, devi
 
 
 class Run(NamedTuple):
-    """One training: accuracy after 3 epochs and after the last one, and the sizes of the kernels at the end."""
+    """One training: accuracy on both halves after 3 epochs and after the last one, and the final kernel sizes."""
 
-    early: float
-    late: float
+    early: tuple[float, float]
+    late: tuple[float, float]
     sizes: str
 
 
@@ -115,12 +132,18 @@ _data: tuple[torch.Tensor, ...] = ()
 
 
 def _set_up(arguments: argparse.Namespace) -> None:
-    """Load the images, once per process."""
+    """Load the images and set constants, once per process."""
     global _data
     if arguments.jobs > 1:
         torch.set_num_threads(1)
-    names = "size", "train", "held_out", "device"
+    names = "size", "train", "held_out", "validation", "device"
     _data = standardized(arguments.data, **{name: getattr(arguments, name) for name in names})
+    for setting in arguments.constant:
+        place, _, value = setting.partition("=")
+        module, _, constant = place.rpartition(".")
+        target = importlib.import_module(f"flexconv.nn.{module}")
+        assert hasattr(target, constant), f"flexconv.nn.{module} has no constant {constant}"
+        setattr(target, constant, float(value))
 
 
 def train_one(kind: str, name: str, seed: int, arguments: argparse.Namespace) -> Run:
@@ -128,20 +151,44 @@ def train_one(kind: str, name: str, seed: int, arguments: argparse.Namespace) ->
     channels, classes = _data[0].shape[1], int(_data[1].max()) + 1
     make = convolutions(arguments.grid)[kind]
     net = network(make, channels, classes, norm=arguments.norm).to(arguments.device)
+    report = sorted({min(3, arguments.epochs), arguments.epochs})
     try:
-        found = accuracies(net, OPTIMIZERS[name](net), _data, epochs=arguments.epochs, seed=seed)
+        found = accuracies(net, OPTIMIZERS[name](net), _data, epochs=arguments.epochs, seed=seed, report=report)
     except FlexConvError:  # NaN in a mask
-        return Run(100 / classes, 100 / classes, "diverged")
+        chance = 100 / classes, 100 / classes
+        return Run(chance, chance, "diverged")
     sizes = " ".join("×".join(map(str, layer.extent)) for layer in net if isinstance(layer, FlexConv2d))
-    return Run(found[min(2, len(found) - 1)], found[-1], sizes)
+    return Run(found[0], found[-1], sizes)
 
 
 def experiments(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Pairs of a convolution and an optimizer."""
-    for kind in convolutions(arguments.grid):
-        for name in OPTIMIZERS:
-            if not (arguments.only and kind not in arguments.only) and ("groups" not in name or kind == "paper"):
+    for name in OPTIMIZERS:
+        for kind in convolutions(arguments.grid):
+            wanted = not arguments.only or kind in arguments.only
+            wanted = wanted and (not arguments.optimizers or name in arguments.optimizers)
+            if wanted and ("groups" not in name or kind == "paper"):
                 yield kind, name
+
+
+def mean_and_error(values: Sequence[float]) -> str:
+    """The mean and its standard error."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{statistics.mean(values):.1f} ± {error:.1f}"
+
+
+def compare(runs: dict[tuple[str, str], list[Run]], half: int) -> None:
+    """Print the differences between scaled layers and the plain convolution that is the best on the first half."""
+    print("optimizer | best plain | its accuracy | scaled | difference | differences by seed")
+    for name in OPTIMIZERS:
+        plain = {kind: each for (kind, optimizer), each in runs.items() if optimizer == name and "plain" in kind}
+        if not plain or ("scaled", name) not in runs:
+            continue
+        best = max(plain, key=lambda kind: statistics.mean(run.late[0] for run in plain[kind]))
+        ours, theirs = ([run.late[half] for run in each] for each in (runs["scaled", name], plain[best]))
+        differences = [our - their for our, their in zip(ours, theirs, strict=True)]
+        means = f"{mean_and_error(theirs)} | {mean_and_error(ours)} | {mean_and_error(differences)}"
+        print(f"{name} | {best} | {means} | {' '.join(f'{each:+.1f}' for each in differences)}")
 
 
 def main() -> None:
@@ -149,41 +196,40 @@ def main() -> None:
     parser.add_argument("data", help="digits, mnist or cifar10")
     parser.add_argument("--size", type=int, help="resize images to this size")
     parser.add_argument("--train", type=int, default=4000, help="number of training images")
-    parser.add_argument("--held-out", type=int, default=2000, help="number of held-out images")
+    parser.add_argument("--held-out", type=int, default=6000, help="number of held-out images, in two halves")
+    parser.add_argument("--validation", type=float, default=0.2, help="share of the training set that is held out")
     parser.add_argument("--grid", type=int, default=15, help="kernel_size of the FlexConvs")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", help="kinds of convolutions, such as 'plain 3' scaled")
+    parser.add_argument("--optimizers", nargs="+", help="names of optimizers, such as 'SGD 0.05'")
     parser.add_argument("--norm", action="store_true", help="put a batch norm behind each convolution")
+    parser.add_argument("--choose", action="store_true", help="print accuracies on the first half")
+    parser.add_argument("--constant", action="append", default=[], help="such as kernels._base.OUTSIDE=1")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes, each with one thread")
     arguments = parser.parse_args()
-    print(f"{arguments.data}: size={arguments.size}, norm={arguments.norm}, grid={arguments.grid}")
-    print(f"convolution | optimizer | after 3 epochs | after {arguments.epochs} | sizes by seed | seconds", flush=True)
-    began, late = time.perf_counter(), {}
+    half = 0 if arguments.choose else 1
+    print(f"$ python -m benchmarks.own_loop {shlex.join(sys.argv[1:])}")
+    columns = f"after 3 epochs | after {arguments.epochs} | by seed | sizes by seed | seconds"
+    print(f"convolution | optimizer | {columns}", flush=True)
+    began, runs = time.perf_counter(), {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, context, initializer=_set_up, initargs=(arguments,)) as pool:
         started = {
-            each: [pool.submit(train_one, *each, seed, arguments) for seed in range(arguments.seeds)]
+            each: [pool.submit(train_one, *each, arguments.first_seed + n, arguments) for n in range(arguments.seeds)]
             for each in experiments(arguments)
         }
         for (kind, name), futures in started.items():
-            runs = [future.result() for future in futures]
-            late[kind, name] = statistics.mean(run.late for run in runs)
-            spread = statistics.stdev([run.late for run in runs]) if len(runs) > 1 else 0.0
-            found = f"{statistics.mean(run.early for run in runs):.1f} | {late[kind, name]:.1f} ± {spread:.1f}"
-            sizes = ", ".join(run.sizes for run in runs) if runs[0].sizes else ""
-            print(f"{kind} | {name} | {found} | {sizes} | {time.perf_counter() - began:.0f}", flush=True)
-    if any(
-        (kind, name) not in late
-        for kind in ("plain 3", "plain 5", "plain 7", "scaled")
-        for name in list(OPTIMIZERS)[:4]
-    ):
-        return
-    print("optimizer | best plain | scaled | difference")
-    for name in list(OPTIMIZERS)[:4]:
-        best = max(late[f"plain {size}", name] for size in (3, 5, 7))
-        print(f"{name} | {best:.1f} | {late['scaled', name]:.1f} | {late['scaled', name] - best:+.1f}")
+            found = runs[kind, name] = [future.result() for future in futures]
+            early, late = ([getattr(run, when)[half] for run in found] for when in ("early", "late"))
+            sizes = ", ".join(run.sizes for run in found) if found[0].sizes else ""
+            each = " ".join(f"{value:.1f}" for value in late)
+            seconds = f"{time.perf_counter() - began:.0f}"
+            means = f"{mean_and_error(early)} | {mean_and_error(late)}"
+            print(f"{kind} | {name} | {means} | {each} | {sizes} | {seconds}", flush=True)
+    compare(runs, half)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     from flexconv import FlexConv2d
     layer = FlexConv2d(3, 16, kernel_size=33)       # starts small, can grow to 33 × 33
-    layer.extent                                    # (5, 5)
+    layer.extent                                    # (7, 7)
 
 Modules that need only torch, numpy and safetensors:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import numpy as np
 import pytest
 
+from flexconv.cli import run
+
 # packages that take long to import, which only training, pictures, tables and the export need
 SLOW = {
     *("lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "torchvision", "tensorboard"),
@@ -17,10 +20,31 @@ SLOW = {
     *("huggingface_hub", "IPython", "sympy", "triton", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"),
 }
 
+# parts of flexconv, and packages that only they need, which a command can do without
+PAGES = {
+    "flexconv.bench",
+    "flexconv.compat",
+    "flexconv.explorer",
+    "flexconv.export",
+    "flexconv.testing",
+    "flexconv.viz",
+}
+UNUSED = {
+    "eval": {*PAGES, "flexconv.convert", "flexconv.predict"},
+    "predict": {*PAGES, "flexconv.convert"},
+    "models": {*PAGES, "flexconv.convert", "flexconv.data", "flexconv.predict", "flexconv.train", "yaml", "wave"},
+}
 
+
+# what a command has imported when it ends, and the state of its garbage collector
 REPORT = """
-import atexit, json, os, sys
-atexit.register(lambda: open(os.environ["REPORT"], "w").write(json.dumps(sorted(sys.modules))))
+import atexit, gc, json, os, sys
+
+def report():
+    with open(os.environ["REPORT"], "w") as file:
+        json.dump({"modules": sorted(sys.modules), "collects": gc.isenabled(), "exempt": gc.get_freeze_count()}, file)
+
+atexit.register(report)
 """
 
 
@@ -36,13 +60,18 @@ def with_path(folder):
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def imported_by(*arguments, cwd):
-    """The modules that a command has imported when it ends."""
+def report_of(*arguments, cwd):
+    """The report of a command."""
     (cwd / "report").mkdir()
     (cwd / "report" / "sitecustomize.py").write_text(REPORT)
-    ended = start(*arguments, cwd=cwd, PYTHONPATH=with_path(cwd / "report"), REPORT=str(cwd / "report" / "modules"))
+    ended = start(*arguments, cwd=cwd, PYTHONPATH=with_path(cwd / "report"), REPORT=str(cwd / "report" / "end.json"))
     assert ended.returncode == 0, ended.stderr
-    return {*json.loads((cwd / "report" / "modules").read_text())}
+    return json.loads((cwd / "report" / "end.json").read_text())
+
+
+def imported_by(*arguments, cwd):
+    """The modules that a command has imported when it ends."""
+    return {*report_of(*arguments, cwd=cwd)["modules"]}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +89,17 @@ def imported_by(*arguments, cwd):
 )
 def test_command_imports_no_slow_package(arguments, tmp_path):
     np.save(tmp_path / "digit.npy", np.zeros((16, 16), np.uint8))
-    assert imported_by(*arguments, cwd=tmp_path) & SLOW == set()
+    report = report_of(*arguments, cwd=tmp_path)
+    assert {*report["modules"]} & (SLOW | UNUSED.get(arguments[0], set())) == set()
+    assert report["collects"]
+    assert report["exempt"] > 100_000  # what torch has created
+
+
+def test_garbage_collector_of_a_program_that_uses_the_command_is_left_alone(capsys):
+    exempt = gc.get_freeze_count()
+    assert run(["models"]) == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == exempt
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("train", "--help"), ("eval", "--help")])

@@ -11,6 +11,7 @@ import torch
 
 from flexconv import alias_penalty, at_resolution
 from flexconv.data import dataset, options
+from flexconv.errors import ArgumentError
 from flexconv.models import create_model
 from flexconv.nn import GENERATORS
 from flexconv.nn._conv import FlexConvNd
@@ -255,3 +256,14 @@ def test_default_folder_is_named_after_the_recipe(name, folder, tmp_path, monkey
     assert default_folder(name).as_posix() == folder
     Path(folder).mkdir(parents=True)
     assert default_folder(name).as_posix() == f"{folder}-2"
+
+
+def test_data_in_place_of_a_recipe_is_explained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "waves.csv").write_text("label,a\nx,1\ny,2\n")
+    for name in ("digits", "photos"):
+        (tmp_path / name).mkdir()
+    for name in ("waves.csv", "photos"):
+        with pytest.raises(ArgumentError, match=rf"{name}.*not a recipe.*data\.path={name}"):
+            load_recipe(name)
+    assert load_recipe("digits").model.name == "flexnet3"  # a folder of this name does not hide the recipe

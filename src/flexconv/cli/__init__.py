@@ -25,6 +25,7 @@ from ._models import models
 from ._predict import predict
 from ._recipes import recipes
 from ._resample import resample
+from ._start import pause_collector
 from ._threads import set_up_threads
 from ._train import fit, train
 
@@ -63,18 +64,22 @@ app.command(epilog=_examples("resample runs/digits --to 32", "resample runs/digi
 app.command(epilog=_examples("inspect runs/digits --html page.html", "inspect runs/digits --pictures plots"))(inspect)
 app.command(epilog=_examples("explore runs/digits", "explore runs/digits flexnet3-digits --out both.html"))(explore)
 app.command(epilog=_examples("export runs/digits --format onnx --resolution 32"))(export)
-app.command(epilog=_examples("models", "models --json"))(models)
+app.command(imports=["models"], epilog=_examples("models", "models --json"))(models)
 app.command(epilog=_examples("recipes --all", "recipes digits > mine.yaml"))(recipes)
 app.command(epilog=_examples("fit fit-gabor --set steps=500", "fit --resume runs/kodak"))(fit)
 app.command(epilog=_examples("bench ops --out ops.md", "bench steps --device cuda --out steps.json"))(bench)
 app.add_typer(data, name="data")
-data.command(epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
+data.command(imports=["data"], epilog=_examples("data ls", "data ls cifar10 --check"))(ls)
 data.command(epilog=_examples("data show waves.csv --set data.label=species", "data show photos"))(show)
-data.command(epilog=_examples("data fetch cifar10"))(fetch)
+data.command(imports=["data"], epilog=_examples("data fetch cifar10"))(fetch)
 
 
-@app.command("paper", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@app.command("ship", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    "paper", imports=[], hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+@app.command(
+    "ship", imports=[], hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
 def moved() -> None:
     """Moved: the reproduction of the paper is no longer part of the package."""
     raise ArgumentError("flexconv paper and ship have moved: use `python -m reproduction` in a checkout of flexconv")
@@ -87,6 +92,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The entry point `flexconv`."""
+    pause_collector()
     set_up_threads()
     warnings.formatwarning = lambda message, *_: (
         f"warning: {printable(str(message))}\n"

@@ -27,6 +27,7 @@ from .._arguments import unknown_name
 from .._text import printable
 from ._complete import complete
 from ._hints import recipe_hint
+from ._start import import_modules
 
 WIDE = 10_000  # columns if the output is not a terminal, so that no line is wrapped
 DEVICES = ("auto", "cpu", "cuda")
@@ -74,7 +75,16 @@ OutFolder = Annotated[
 
 
 class Command(TyperCommand):
-    """A subcommand whose help shows arguments as MODEL, without the braces and Python types that typer adds."""
+    """A subcommand whose help shows arguments as MODEL, without the braces and Python types that typer adds.
+
+    The modules of flexconv in `imports` are imported before it runs. Its help needs none of them.
+    """
+
+    imports: tuple[str, ...] = ("train",)
+
+    def invoke(self, ctx: Any) -> Any:
+        import_modules(self.imports)
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -94,8 +104,9 @@ class App(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        return super().command(name, cls=Command, **settings)
+    def command(self, name: str | None = None, *, imports: Sequence[str] | None = None, **settings: Any) -> Any:
+        kind = Command if imports is None else type("Command", (Command,), {"imports": tuple(imports)})
+        return super().command(name, cls=kind, **settings)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

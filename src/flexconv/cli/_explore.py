@@ -91,17 +91,21 @@ def _card(folder: Path) -> dict[str, str] | None:
 def _samples(
     name: str, model: Model, recipe: Recipe | None, root: Path | None
 ) -> tuple[torch.Tensor | None, list[int] | None]:
-    """The first test image of every class, and the classes; None and None if there are no images on this machine."""
+    """The first test sample of every class, and the classes; None and None if the data are not on this machine.
+
+    Samples of different lengths are not shown.
+    """
     import torch
 
-    if recipe is None or model.inputs is None or len(model.inputs.size) != 2:
+    inputs = model.inputs
+    if recipe is None or inputs is None or inputs.mfcc_rate is not None or inputs.images is not None:
         return None, None
     try:
         split = load_with_data(name, None, root)[2].test
     except (FlexConvError, OSError) as error:
         say(f"note: the page has no samples of the data of {name}: {error}")
         return None, None
-    if split is None:
+    if split is None or split.lengths is not None:
         return None, None
     found = [(split.labels == label).nonzero()[:1] for label in range(min(model.num_classes, MAX_SAMPLES))]
     chosen = torch.cat(found).flatten()

@@ -13,6 +13,7 @@ samples comes first and has no letter.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -156,5 +157,7 @@ def _guess(array: np.ndarray, where: str) -> str:
 
 
 def _ambiguous(array: np.ndarray, problem: str, layouts: Sequence[str], where: str) -> DamagedDataError:
-    ways = " or ".join(f"data.layout={letters} ({MEANINGS[letters].format(*array.shape[1:])})" for letters in layouts)
+    meanings = {letters: MEANINGS[letters].format(*array.shape[1:]) for letters in layouts}
+    meanings = {letters: re.sub(r"\b1 (step|channel)s", r"1 \1", text) for letters, text in meanings.items()}
+    ways = " or ".join(f"data.layout={letters} ({text})" for letters, text in meanings.items())
     return DamagedDataError(f"{where}: shape {array.shape} {problem}; set {ways}")

@@ -118,7 +118,7 @@ def _labels(
 
 def _checked_labels(arrays: dict[str, np.ndarray], part: str, count: int, file: Path) -> np.ndarray:
     labels, where = arrays.get(f"{part}_labels"), f"{file}, {part}_labels"
-    expected = f"expected {count:,} integers of at least 0, or strings"
+    expected = f"expected {count:,} integers from 0 to 2**63 - 1, or strings"
     if labels is None:
         raise DamagedDataError(f"{where}: missing, {expected}")
     if labels.shape != (count,) or labels.dtype.kind not in "iuSU":
@@ -127,7 +127,7 @@ def _checked_labels(arrays: dict[str, np.ndarray], part: str, count: int, file: 
         wrong = (labels < 0) | (labels > np.iinfo(np.int64).max)  # the second would wrap around to negative labels
         if wrong.any():
             row = int(wrong.argmax())
-            raise DamagedDataError(f"{where}: label {labels[row]} of sample {row}, {expected} and below 2**63")
+            raise DamagedDataError(f"{where}: label {labels[row]} of sample {row}, {expected}")
     if labels.dtype.kind != arrays["train_labels"].dtype.kind:
         raise DamagedDataError(f"{where}: {labels.dtype}, but train_labels are {arrays['train_labels'].dtype}")
     return labels

@@ -104,6 +104,9 @@ def _find_label(file: TableFile, candidates: Collection[int], *, labelled: bool)
             return found[0]
     if not labelled:
         return None
+    for column in text:
+        if "decimal comma" in (problem := file.problem(column)):  # then most columns look like text
+            raise DamagedDataError(f"{file.at(0, column)}: {problem}")
     possible = f"the columns are {listed(file.names)}" if file.has_header else "0 is the first column, -1 the last"
     raise DamagedDataError(f"{file.path}: which column has the labels? Set data.label; {possible}")
 

@@ -37,6 +37,7 @@ SCRIPTS = (
     "table.js",
     "evaluate.js",
     "trial.js",
+    "series.js",
     "panel.js",
     "page.js",
 )

@@ -5,7 +5,8 @@ The network is materialized and traced by `torch.export`. Every operation of the
     {"op": "conv", "inputs": [0], "weight": 3, "bias": 4, "stride": [1, 1], …}
 
 whose result is numbered by its position: 0 is the input of the network, 1 the result of the first step. Weights are
-numbers of tensors, stored as float32. The batch dimension is left out: tensors are [C, H, W] or [C].
+numbers of tensors, stored as float32. The batch dimension is left out: tensors are [C, H, W] or [C]. Series are
+images of height 1.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ class UnsupportedError(FlexConvError):
 
 
 def program(model: nn.Module, shape: Sequence[int]) -> dict[str, Any]:
-    """The steps of a network for inputs [1, C, H, W] → {"steps", "tensors", "work": multiply-adds}.
+    """The steps of a network for inputs [1, C, H, W] or [1, C, L] → {"steps", "tensors", "work": multiply-adds}.
 
     Raises `UnsupportedError` if the network is too large or contains an operation that the page does not know.
     """
     work = sum(multiply_adds(model, shape).values())
     if work > MAX_MULTIPLY_ADDS:
         raise UnsupportedError(
-            f"it needs {_millions(work)} multiply-adds per image, and the page evaluates at most "
+            f"it needs {_millions(work)} multiply-adds per sample, and the page evaluates at most "
             f"{_millions(MAX_MULTIPLY_ADDS)}"
         )
     plain = materialize(model).eval().cpu().float()
@@ -50,7 +51,7 @@ def program(model: nn.Module, shape: Sequence[int]) -> dict[str, Any]:
     example = torch.zeros(1, *shape[1:])
     with torch.no_grad():
         exported = torch.export.export(plain, (example,), strict=False)
-    return {**_Translator(exported).translate(), "work": work}
+    return {**_Translator(exported, len(shape) - 2).translate(), "work": work}
 
 
 def _millions(count: int) -> str:
@@ -60,7 +61,8 @@ def _millions(count: int) -> str:
 class _Translator:
     """Translates the graph of an exported program, node by node."""
 
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+    def __init__(self, exported: torch.export.ExportedProgram, dims: int) -> None:
+        self.dims = dims
         signature = exported.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         state = {**exported.state_dict, **exported.constants}
@@ -106,6 +108,13 @@ class _Translator:
             raise UnsupportedError(f"the page cannot use {argument}, which is computed, as a weight")
         return self.known[argument.name].detach()
 
+    def pair(self, value: int | Sequence[int], along_height: int) -> list[int]:
+        """A setting for height and width. Series have a height of 1, for which it is `along_height`."""
+        values = [value] if isinstance(value, int) else list(map(operator.index, value))
+        if self.dims == 1:
+            return [along_height, values[0]]
+        return values * 2 if len(values) == 1 else values
+
     def store(self, tensor: torch.Tensor | None) -> int | None:
         """The number of a stored tensor."""
         if tensor is None:
@@ -133,12 +142,16 @@ def _conv(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
     padding = given["padding"]
     if isinstance(padding, str):
         raise UnsupportedError(f"the page does not know padding={padding!r} of a convolution")
+    weight = graph.constant(given["weight"])
+    assert weight is not None
     return {
         "op": "conv",
         "inputs": [graph.result(given["input"])],
-        "weight": graph.store(graph.constant(given["weight"])),
+        "weight": graph.store(weight.unsqueeze(2) if graph.dims == 1 else weight),
         "bias": graph.store(graph.constant(given["bias"])),
-        **{name: _pair(given[name]) for name in ("stride", "padding", "dilation")},
+        "stride": graph.pair(given["stride"], 1),
+        "padding": graph.pair(padding, 0),
+        "dilation": graph.pair(given["dilation"], 1),
         "groups": given["groups"],
     }
 
@@ -176,35 +189,36 @@ def _linear(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pad(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
     """Padding of the channels, rows and columns, before and after each."""
-    amounts = [*given["pad"], *(0,) * (6 - len(given["pad"]))]
-    if len(amounts) > 6:
+    pairs = [given["pad"][i : i + 2] for i in range(0, len(given["pad"]), 2)]  # from the last axis to the first
+    if len(pairs) > graph.dims + 1:
         raise UnsupportedError("the page does not pad the batch")
-    pads = [amounts[4:6], amounts[2:4], amounts[:2]]
+    along = [[0, 0] for _ in range(graph.dims + 1 - len(pairs))] + [list(pair) for pair in reversed(pairs)]
+    pads = [along[0], [0, 0], along[1]] if graph.dims == 1 else along
     inputs = [graph.result(given["self"])]
     return {"op": "pad", "inputs": inputs, "pads": pads, "mode": given["mode"], "value": given["value"] or 0.0}
 
 
 def _pool(kind: str) -> Callable[[_Translator, Mapping[str, Any]], dict[str, Any]]:
     def step(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
-        plain = _pair(given["padding"]) == [0, 0] and not given["ceil_mode"]
-        if not plain or _pair(given.get("dilation", 1)) != [1, 1] or given.get("divisor_override") is not None:
+        plain = graph.pair(given["padding"], 0) == [0, 0] and not given["ceil_mode"]
+        if not plain or graph.pair(given.get("dilation", 1), 1) != [1, 1] or given.get("divisor_override") is not None:
             raise UnsupportedError("the page does not know pooling with padding, dilation or ceil_mode")
-        size = _pair(given["kernel_size"])
-        stride = _pair(given["stride"]) if given["stride"] else size
+        size = graph.pair(given["kernel_size"], 1)
+        stride = graph.pair(given["stride"], 1) if given["stride"] else size
         return {"op": "pool", "kind": kind, "inputs": [graph.result(given["self"])], "size": size, "stride": stride}
 
     return step
 
 
 def _mean(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
-    axes = sorted(axis % 4 for axis in given["dim"])
-    if axes != [2, 3]:
+    axes = sorted(axis % (graph.dims + 2) for axis in given["dim"])
+    if axes != [2, 3][: graph.dims]:
         raise UnsupportedError(f"the page does not know a mean over the axes {given['dim']}")
     return {"op": "mean", "inputs": [graph.result(given["self"])], "keep": given["keepdim"]}
 
 
 def _adaptive(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
-    if list(given["output_size"]) != [1, 1]:
+    if any(size != 1 for size in given["output_size"]):
         raise UnsupportedError(f"the page does not know adaptive pooling to {given['output_size']}")
     return {"op": "mean", "inputs": [graph.result(given["self"])], "keep": True}
 
@@ -221,7 +235,15 @@ def _slice(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
         raise UnsupportedError("the page does not know slices of the batch or from the end")
     end = None if end is None or end > 1 << 30 else end
     inputs = [graph.result(given["self"])]
-    return {"op": "slice", "inputs": inputs, "axis": axis - 1, "start": start, "end": end, "step": given["step"]}
+    axis = axis - 1 if graph.dims == 2 or axis == 1 else 2
+    return {"op": "slice", "inputs": inputs, "axis": axis, "start": start, "end": end, "step": given["step"]}
+
+
+def _select(graph: _Translator, given: Mapping[str, Any]) -> dict[str, Any]:
+    """One step of a series, such as the last."""
+    if graph.dims != 1 or given["dim"] not in (2, -1):
+        raise UnsupportedError(f"the page does not know how to select from the axis {given['dim']}")
+    return {"op": "select", "inputs": [graph.result(given["self"])], "index": given["index"]}
 
 
 def _pointwise(name: str, *options: str) -> Callable[[_Translator, Mapping[str, Any]], dict[str, Any]]:
@@ -245,7 +267,8 @@ def _arithmetic(name: str) -> Callable[[_Translator, Mapping[str, Any]], dict[st
             return {"op": name, "inputs": [graph.result(one), graph.result(two)]}
         values = torch.tensor(float(two)) if isinstance(two, int | float) else graph.constant(two)
         assert values is not None
-        per_channel = values.numel() == 1 or (values.ndim >= 3 and values.numel() == values.shape[-3])
+        axis = graph.dims + 1  # of the channels, from the last
+        per_channel = values.numel() == 1 or (values.ndim >= axis and values.numel() == values.shape[-axis])
         if not per_channel:
             raise UnsupportedError(f"the page cannot combine a result with a constant of shape {list(values.shape)}")
         neutral = {"add": torch.ones(1), "mul": torch.zeros(1)}[name]
@@ -260,23 +283,23 @@ def _is_constant(graph: _Translator, argument: Any) -> bool:
     return not isinstance(argument, torch.fx.Node) or argument.name in graph.known
 
 
-def _pair(value: int | Sequence[int]) -> list[int]:
-    values = [value] if isinstance(value, int) else list(map(operator.index, value))
-    return values * 2 if len(values) == 1 else values
-
-
 _SAME = ("dropout", "contiguous", "clone", "alias", "detach", "feature_dropout")  # in evaluation, the input itself
 _STEPS: dict[str, Callable[[_Translator, Mapping[str, Any]], dict[str, Any]]] = {
+    "conv1d": _conv,
     "conv2d": _conv,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "linear": _linear,
     "pad": _pad,
+    "max_pool1d": _pool("max"),
     "max_pool2d": _pool("max"),
+    "avg_pool1d": _pool("mean"),
     "avg_pool2d": _pool("mean"),
     "mean": _mean,
+    "adaptive_avg_pool1d": _adaptive,
     "adaptive_avg_pool2d": _adaptive,
     "flatten": _flatten,
+    "select": _select,
     "slice": _slice,
     "add": _arithmetic("add"),
     "add_": _arithmetic("add"),

@@ -1,4 +1,5 @@
-/* Evaluate a network, step by step. Tensors are { shape: [C, H, W] or [C], values }, without a batch dimension. */
+/* Evaluate a network, step by step. Tensors are { shape: [C, H, W] or [C], values }, without a batch dimension.
+   Series are [C, 1, L]. */
 
 function readTensor(stored) {
   if (!stored.values) {
@@ -118,6 +119,11 @@ const STEPS = {
     const indices = [];
     for (let i = start; i < Math.min(end ?? Infinity, x.shape[axis]); i += step) indices.push(i);
     return gather(x, axis, indices.map((i) => [i, 0]));
+  },
+  select({ index }, [x]) {
+    const last = x.shape[2];
+    const { values } = gather(x, 2, [[index < 0 ? last + index : index, 0]]);
+    return { shape: [x.shape[0]], values };
   },
   map(step, [x]) {
     return { shape: x.shape, values: x.values.map(FUNCTIONS[step.name](step)) };

@@ -113,6 +113,7 @@ function showAddress() {
   drawAll();
   showChosen();
   showSample();
+  showSeriesSample();
 }
 
 /* Scroll the list of layers, not the page, to the selected layer. */
@@ -180,6 +181,7 @@ buildLayers();
 buildControls();
 buildTable();
 buildTrial();
+buildSeries();
 showAddress();
 
 let drawnWidth = document.body.clientWidth;
@@ -193,4 +195,5 @@ new ResizeObserver(() => {
 /* For the console of the browser, and for tests. */
 window.explorer = {
   data, state, current, spectrum1d, spectrum2d, figurePng, evaluate, standardise, seenPixels, samplePicture, resizePlane,
+  readSeries,
 };

@@ -5,7 +5,7 @@ const RESIZE_UNIT = 2 ** 22; // of the integer weights with which Pillow resizes
 const PAD_SIZE = 224; // of the drawing area
 const SHOWN_CLASSES = 5;
 
-const trials = networks.map((network) => network.trial);
+const trials = networks.map(({ trial }) => (trial?.kind === "images" ? trial : null));
 const trialState = { picture: null, invert: false, run: 0 };
 
 /* --- preprocessing --- */
@@ -273,5 +273,5 @@ function paintPixels(canvas, channels, rows, columns) {
 /* Show the sample of the address, or the first one. */
 function showSample() {
   const [network, index] = state.sample ?? [trials.findIndex((trial) => trial?.samples.length), 0];
-  if (network >= 0) classify(samplePicture(network, index));
+  if (trials[network]) classify(samplePicture(network, index));
 }

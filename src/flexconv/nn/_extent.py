@@ -243,10 +243,11 @@ def _remember(tensors: Sequence[torch.Tensor]) -> _Values | Versions:
 
 def _stored(source: SizeSource) -> tuple[torch.Tensor, ...]:
     """The size parameters. Derivatives of `torch.func` wrap them in tensors without memory; these are unwrapped."""
-    return tuple(map(_unwrapped, source.size_parameters()))
+    return tuple(map(unwrapped, source.size_parameters()))
 
 
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, without the wrappers of `torch.func`."""
     while is_gradtrackingtensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
@@ -254,6 +255,6 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 def readable(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values to read. Meta and fake tensors have none, nor do parameters inside vmap."""
-    tensor = _unwrapped(tensor)
+    tensor = unwrapped(tensor)
     plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta
     return plain and not is_batchedtensor(tensor)

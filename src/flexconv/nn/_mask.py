@@ -35,6 +35,7 @@ from ._damping import damp
 from ._extent import readable
 from ._grid import Axis, coarser, coarsest, filled, origins, tap_weights, was_resampled
 from ._guard import SIGMA_FLOOR, effective_sigma, guard, guarded_values
+from ._reads import Reads
 
 FORMS = ("guarded", "scaled", "authors")
 RATE = 4.0  # a step of 0.001, usual for Adam, changes σ by 0.4 %
@@ -46,8 +47,8 @@ class GaussianMask(nn.Module):
     """Axis-aligned Gaussian mask with learnable center and width per axis.
 
     Read the center and the width with `mean` and `sigma`, and change them with `set_`. In a scaled mask, which a layer
-    has by default, they are computed anew each time they are read: assigning to them is an error, but
-    `mask.sigma.fill_(0.3)` only changes the tensor that was read, not the mask.
+    has by default, they are computed anew each time they are read. Assigning to them is an error. Writing into them, as
+    in `mask.sigma.fill_(0.3)`, is an error that the next use of the mask raises.
 
     Arguments:
         dims: number of spatial axes.
@@ -93,6 +94,7 @@ class GaussianMask(nn.Module):
         self.form = "authors" if form == "authors" else "guarded"
         self.follows_layer = form is None
         self.damping = 1.0  # of gradients; set by the layer
+        self._reads = Reads()
         self.threshold = threshold
         self.initial_mean = None if mean is None else per_axis_floats("mean", mean, dims)
         self.initial_sigma = None if sigma is None else per_axis_floats("sigma", sigma, dims)
@@ -127,12 +129,16 @@ class GaussianMask(nn.Module):
     @property
     def mean(self) -> torch.Tensor:
         """The center μ → [D]."""
-        return self.natural(self.size_parameters())[0] if self.form == "scaled" else self._direct("mean")
+        return self._compute("mean", 0) if self.form == "scaled" else self._direct("mean")
 
     @property
     def sigma(self) -> torch.Tensor:
         """The width σ → [D]."""
-        return self.natural(self.size_parameters())[1] if self.form == "scaled" else self._direct("sigma")
+        return self._compute("sigma", 1) if self.form == "scaled" else self._direct("sigma")
+
+    def _compute(self, name: str, row: int) -> torch.Tensor:
+        """Mean or σ of a scaled mask. The next use of the mask raises an error if somebody writes into the result."""
+        return self._reads.hand_out(name, self.natural(self.size_parameters())[row])
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("mean", "sigma") and self.form == "scaled":
@@ -152,6 +158,7 @@ class GaussianMask(nn.Module):
         sigma: torch.Tensor | float | Sequence[float] | None = None,
     ) -> None:
         """Change the center, the width, or both: numbers, or one per axis."""
+        self._reads.forget()
         for row, value in enumerate((mean, sigma)):
             if value is not None:
                 with torch.no_grad():
@@ -194,6 +201,7 @@ class GaussianMask(nn.Module):
     def size_parameters(self) -> tuple[torch.Tensor, ...]:
         """The tensors that `bounds` needs. A layer refreshes its size when they change."""
         if self.form == "scaled":
+            self._reads.check()
             return self.start, self.shift, self.growth
         return self.mean, self.sigma
 

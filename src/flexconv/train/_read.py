@@ -184,6 +184,11 @@ def _locate(name: str) -> tuple[Path, str]:
         beside = [str(each) for each in path.parent.glob("*.y*ml")]
         near = difflib.get_close_matches(str(path), beside, n=1)
         raise MissingFileError(f"there is no recipe file {stem!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+    if not path.is_file() and Path(name).exists():
+        raise ArgumentError(
+            f"{name} is not a recipe, which is a .yaml file or a name; if it is your data, write a recipe with "
+            f"data: {{path: {name}}}, or add --set data.path={name} to the name of one"
+        )
     if not path.is_file():
         near = difflib.get_close_matches(name, list_recipes(), n=1)
         hint = f": did you mean {near[0]!r}?" if near else "."

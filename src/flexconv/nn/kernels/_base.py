@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -13,6 +15,7 @@ from ._linear import Affine
 from ._placement import Placement
 
 OUTSIDE = 2.0  # the weight of values outside the initial mask, relative to those inside, per tap
+GAIN = math.sqrt(2.0)  # of the first outputs, relative to those of a plain convolution
 NEGLIGIBLE = 1e-4  # relative to the largest eigenvalue: directions in which features hardly differ
 
 
@@ -109,8 +112,10 @@ class KernelGenerator(nn.Module):
         the features on the whole grid, without the mask. Then B Bᵀ = (Hᵀ H + w Fᵀ F)⁻¹ bounds the steps on both, with a
         weight w such that values outside may be about as large as inside.
 
-        The parameters are drawn such that outputs have the same standard deviation as behind `torch.nn.Conv2d`, for
-        inputs that are independent from tap to tap, and at most twice as much for constant ones.
+        The parameters are drawn such that outputs have twice the variance as behind `torch.nn.Conv2d`, for inputs that
+        are independent from tap to tap, and at most four times that for constant ones. Twice is a third of what keeps
+        the variance the same from layer to layer behind rectifiers (He et al., 2015). With less, networks without norms
+        take long to begin to learn.
         """
         width = output.in_features + 1
         output.basis = torch.eye(width, device=output.bias.device, dtype=output.bias.dtype)
@@ -133,7 +138,7 @@ class KernelGenerator(nn.Module):
         output.basis.copy_(basis.t())
         kernels = inside @ basis
         energy = torch.maximum(kernels.square().sum(), kernels.sum(0).square().sum() / 4)
-        output.reset_parameters(float((placement.inputs * energy).rsqrt()))
+        output.reset_parameters(GAIN * float((placement.inputs * energy).rsqrt()))
         if placement.channel_sigmas is not None:  # every channel under its own mask
             masks = placement.channel_masks(points).double()
             plain = features(points) @ basis
