@@ -199,6 +199,7 @@ class _Path:
         of_features += parameters.get("theta"), self.output["_buffers"]["basis"]
         of_mask: list[Any] = []
         if self.mask is not None:
+            self.mask["_reads"].check()
             stored, buffers = self.mask["_parameters"], self.mask["_buffers"]
             of_mask = [stored[name] if name in stored else buffers.get(name) for name in self.mask_names]
         weight, bias = maps["weight"], maps["bias"]

@@ -69,7 +69,7 @@ def settings_and_tensors(module: nn.Module) -> tuple[list[object], list[torch.Te
     return settings, tensors
 
 
-_INTERNAL = {*vars(nn.Module()), "_extent", "_provider"}  # no settings of a kernel
+_INTERNAL = {*vars(nn.Module()), "_extent", "_provider", "_reads"}  # no settings of a kernel
 
 # immutable, and compared by value
 _PLAIN = {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, KernelGrid, Placement}

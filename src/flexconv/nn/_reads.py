@@ -34,7 +34,7 @@ class Reads:
         """Raise an error if a tensor was written to. It is raised once."""
         if not self._latest or torch.compiler.is_compiling():
             return
-        for name, alias, contents in self._latest:
+        for name, alias, contents in tuple(self._latest):  # another thread may read at the same time
             if _contents(alias) != contents:
                 self.forget()
                 raise UsageError(
