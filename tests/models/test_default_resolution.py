@@ -27,5 +27,5 @@ def test_default_network_keeps_its_accuracy_at_twice_the_resolution():
         here = (model((test - mean) / std).argmax(1) == labels).float().mean().item()
         there = (at_resolution(model, 2)((finer - mean) / std).argmax(1) == labels).float().mean().item()
     assert here > 0.9
-    assert there > here - 0.05
+    assert there > here - 0.1  # 2 to 10 points between seeds; networks that alias lose 50 and more
     assert alias_report(model, [2.0, 2.0]).band_limited
