@@ -392,6 +392,7 @@ gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # parameters are used on several streams
 @pytest.mark.parametrize("algorithm", ["direct", "dft", "fft"])
 def test_captured_steps(computed, algorithm):
     layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).cuda()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv2d, create_model
-from flexconv._fast import fused_operators, fused_sampler
+from flexconv._fast import fused_operators, fused_sampler, sampler_launches
 from tests.conftest import relative_error
 
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates
@@ -47,9 +47,9 @@ def plain_launches(monkeypatch):
 
     monkeypatch.setattr(fused_sampler, "supports_device", lambda _: True)
     monkeypatch.setattr(fused_sampler, "launch_features", features)
-    monkeypatch.setattr(fused_sampler, "launch_feature_sums", sums)
+    monkeypatch.setattr(sampler_launches, "launch_feature_sums", sums)
     monkeypatch.setattr(fused_sampler, "launch_mask", lambda features, *_: features.clone())
-    monkeypatch.setattr(fused_sampler, "launch_mask_sums", lambda *given, **_: (given[4].clone(), torch.zeros(8)))
+    monkeypatch.setattr(sampler_launches, "launch_mask_sums", lambda *given, **_: (given[4].clone(), torch.zeros(8)))
     yield
     torch._dynamo.reset()
 

@@ -8,7 +8,6 @@ by the other two, so that all of them can be differentiated any number of times.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,12 +59,14 @@ def _supports(x: torch.Tensor, geometry: Geometry) -> bool:
 
 def supports_device(device: torch.device) -> bool:
     """Whether the kernels run on this device: a GPU with tensor cores for bfloat16."""
-    return device.type == "cuda" and has_triton() and _capability(device) >= (8, 0)
+    if device.type != "cuda" or not has_triton():
+        return False
+    if device not in _capabilities and not torch.compiler.is_compiling():  # which needs a device for it as well
+        _capabilities[device] = torch.cuda.get_device_capability(device)
+    return _capabilities.get(device, (8, 0)) >= (8, 0)
 
 
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+_capabilities: dict[torch.device, tuple[int, int]] = {}
 
 
 # --- eager code -------------------------------------------------------------------------------------------------------
