@@ -155,7 +155,7 @@ def test_all_channels_start_with_outputs_of_the_same_size():
     norms = layer.kernel().square().sum((1, 2))
     narrow, wide = norms[: channels // 2].mean(), norms[channels // 2 :].mean()
     assert 0.5 < narrow / wide < 2
-    assert 0.2 < norms.mean() < 0.75  # √2 times that of a plain convolution, 1/3
+    assert 0.2 < norms.mean() < 0.9  # twice that of a plain convolution, 1/3
 
 
 def test_states_are_interchangeable_between_forms():
