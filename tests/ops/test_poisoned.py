@@ -116,3 +116,25 @@ def test_channels_last_and_views(example, last_x, last_weight, steps):
     views = with_gaps(x, steps, last_x), with_gaps(weight, steps[3:], last_weight)
     for ours, expected in zip(gradients(*views, "direct", **geometry), wanted, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4 * (1 + expected.abs().max().item()))
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "geometry"),
+    [
+        ((2, 2), (2, 2), {"stride": (1, 3), "padding": (4, 4), "dilation": (2, 3)}),
+        ((6, 1), (1, 1), {"stride": (2, 3), "padding": (3, 2), "dilation": 1}),
+        ((3, 4, 1), (1, 1, 1), {"stride": (1, 2, 3), "padding": (0, 4, 2), "dilation": 1}),
+        ((1,), (2,), {"stride": 3, "padding": 5, "dilation": 3}),
+    ],
+    ids=str,
+)
+def test_windows_that_meet_only_padding(size, taps, geometry):
+    """oneDNN crashes in these."""
+    memory_format = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}[len(size)]
+    x = torch.randn(2, 9, *size).to(memory_format=memory_format)
+    weight, bias = torch.randn(12, 3, *taps), torch.randn(12)
+    with torch.no_grad():
+        y = conv_nd(len(size), x, weight, bias, groups=3, algorithm="direct", **geometry)
+    assert torch.equal(y, bias.view(-1, *[1] * len(size)).expand_as(y))
+    y, *grads = gradients(x, weight, "direct", groups=3, **geometry)
+    assert not any(tensor.any() for tensor in (y, *grads))
