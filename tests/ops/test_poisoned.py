@@ -138,3 +138,28 @@ def test_windows_that_meet_only_padding(size, taps, geometry):
     assert torch.equal(y, bias.view(-1, *[1] * len(size)).expand_as(y))
     y, *grads = gradients(x, weight, "direct", groups=3, **geometry)
     assert not any(tensor.any() for tensor in (y, *grads))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("size", "taps", "geometry"),
+    [
+        ((3, 4), (4, 4), {"stride": (1, 3), "padding": (1, 0)}),
+        ((9, 6), (6, 5), {"stride": (1, 4), "padding": (1, 0)}),
+        ((4, 3), (4, 4), {"stride": (2, 4), "padding": (2, 3)}),
+        ((2, 5, 2), (1, 6, 5), {"stride": (1, 3, 3), "padding": (0, 1, 4)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_with_large_strides(channels, size, taps, geometry, dtype):
+    """oneDNN reads beyond the input in these."""
+    memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[len(size)]
+    x, weight = torch.randn(2, channels, *size).to(dtype), torch.randn(3, channels, *taps).to(dtype)
+    geometry = {"dilation": 1, "groups": 1, **geometry}
+    last = (tensor.to(memory_format=memory_format) for tensor in (x, weight))
+    for ours, wanted in zip(
+        gradients(*last, "direct", **geometry), gradients(x.double(), weight.double(), "fft", **geometry), strict=True
+    ):
+        tolerance = 1e-4 if dtype == torch.float32 else 0.1
+        torch.testing.assert_close(ours.double(), wanted, rtol=0, atol=tolerance * (1 + wanted.abs().max().item()))

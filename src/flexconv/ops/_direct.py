@@ -19,7 +19,7 @@ def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, by_torch, strict=True)))
     added = None
     if x.device.type == "cpu":
-        x, weight = _dense(x), _dense(weight)
+        x, weight = (_dense(t, channels_last=max(geometry.stride) <= 2) for t in (x, weight))
         if bias is not None and bias.requires_grad and x.dtype.itemsize >= 4 and not autocast_enabled("cpu"):
             # The gradient of a bias by oneDNN is a sum term by term, whose error grows with the number of outputs.
             bias, added = None, bias.reshape(-1, *(1,) * (x.ndim - 2))
@@ -61,13 +61,16 @@ def _meets_input(length: int, taps: int, stride: int, padding: int, dilation: in
     return False
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without gaps in memory.
+def _dense(tensor: torch.Tensor, *, channels_last: bool) -> torch.Tensor:
+    """The tensor without gaps in memory, with channels last only if that is allowed.
 
     torch guesses the memory format from the strides. If some axes of a view have one entry, the guess can be wrong,
-    and oneDNN then reads other memory and can crash. Found in torch 2.11 to 2.13.
+    and oneDNN then reads other memory and can crash. With channels last and a stride of 3 or more, oneDNN reads memory
+    beyond the input: outputs and gradients are garbage. Found in torch 2.11 to 2.13.
     """
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
     if memory_format is None or is_batchedtensor(tensor):  # inside vmap, there is no way to ask
         return tensor.contiguous()
+    if not channels_last:
+        return tensor.contiguous().flatten().view(tensor.shape)  # with one channel, both formats are contiguous
     return tensor if tensor.is_contiguous(memory_format=memory_format) else tensor.contiguous()
