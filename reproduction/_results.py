@@ -59,6 +59,13 @@ FILES = {
     "bench/eager_loop_h200.txt": "training steps in a plain loop, with a profile: `python -m benchmarks.eager_loop`",
     "bench/captured_loop_h200.txt": "training steps with `flexconv.capture`: `python -m benchmarks.captured_loop`",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
+    "robustness/convolutions.json": "random convolutions: `python -m tests.fuzz.campaign`; docs/robustness.md",
+    "robustness/layers.json": "the same for layers between edits",
+    "robustness/models.json": "the same for networks",
+    "robustness/files.json": "the same for damaged and hostile files",
+    "robustness/kills.json": "runs that were killed, damaged and resumed: `python -m tests.fuzz.runs`",
+    "robustness/memory.json": "resident memory over many steps: `python -m tests.fuzz.memory`",
+    "robustness/dependencies.json": "known vulnerabilities: `python -m benchmarks.audit_dependencies`",
 }
 
 RUNS = """## Runs
@@ -81,6 +88,9 @@ TARGETS = {
 }
 
 
+LOGS = ("bench", "timing", "robustness")
+
+
 def readme(ledger: Ledger) -> str:
     """The whole page."""
     bench = ledger.results / "bench"
@@ -96,8 +106,8 @@ def readme(ledger: Ledger) -> str:
 
 
 def _files(ledger: Ledger) -> dict[str, str]:
-    """Every file in bench/ and timing/ with a description; new files are described by the command in them."""
-    paths = [path for folder in ("bench", "timing") for path in (ledger.results / folder).rglob("*") if path.is_file()]
+    """Every file in these folders with a description; new files are described by the command in them."""
+    paths = [path for folder in LOGS for path in (ledger.results / folder).rglob("*") if path.is_file()]
     names = sorted(path.relative_to(ledger.results).as_posix() for path in paths)
     described = {name: text for name, text in FILES.items() if name in names}
     return described | {name: _command(ledger.results / name) for name in names if name not in FILES}

@@ -60,11 +60,9 @@ def fuzz(examples: int, *strategies: Any, cost: int = 1, **named: Any) -> Callab
     return decorate
 
 
-def count(what: str) -> None:
-    """Count a case. If FLEXCONV_FUZZ_COUNTS names a file, the counts are written to it from time to time."""
-    COUNTS[what] += 1
-    if COUNTS[what] % 100 == 0:
-        write_counts()
+def count(what: str, number: int = 1) -> None:
+    """Count cases. If FLEXCONV_FUZZ_COUNTS names a file, the counts are written to it at the end."""
+    COUNTS[what] += number
 
 
 def write_counts() -> None:

@@ -420,7 +420,7 @@ class Layers(RuleBasedStateMachine):
             return None
 
     def _compare(self, layer: flexnn.FlexConvNd, x: torch.Tensor, *outputs: torch.Tensor | None) -> None:
-        count("layers")
+        count("layers", len(outputs))
         wanted = slow_output(layer, x)
         tolerance = max(TOLERANCE[layer.dtype], TOLERANCE[layer.generator.compute_dtype])
         for y in outputs:

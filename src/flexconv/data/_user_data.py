@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from .._text import printable
 from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
 from ._files import DamagedDataError, MissingDataError
@@ -97,8 +98,8 @@ def _check_two_of_each(train: Samples, class_names: tuple[str, ...], place: Path
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names for a message, at most `MAX_LISTED` of them."""
-    first = list(islice(map(str, names), MAX_LISTED + 1))
+    """Names for a message in one line, at most `MAX_LISTED` of them."""
+    first = [printable(str(name), one_line=True) for name in islice(names, MAX_LISTED + 1)]
     return ", ".join(first[:MAX_LISTED]) + (", …" if len(first) > MAX_LISTED else "")
 
 
