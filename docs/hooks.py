@@ -129,8 +129,8 @@ def robustness() -> str:
     lines += [
         "",
         f"Dependencies: PyPI lists known vulnerabilities of the newest version of each. Of {audit['packages']} "
-        f"distributions these have some: {found}. {audit['installed is newest']} were installed in their newest version "
-        f"in these tests; the older versions of the others were not checked (`{audit['command']}`).",
+        f"distributions these have some: {found}. {audit['installed is newest']} were installed in their newest "
+        f"version in these tests; the older versions of the others were not checked (`{audit['command']}`).",
     ]
     return "\n".join([*rows, "", *lines])
 

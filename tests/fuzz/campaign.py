@@ -29,8 +29,8 @@ PARTS = {
     "layers": (
         5.0,
         "outputs of FlexConvs between random edits, against a plain convolution in float64 with the kernel on the "
-        "whole grid: 1e-9 of the largest value in float64, 2e-3 in float32, 4e-2 in bfloat16, 2e-2 in float16; gradients "
-        "in float64 1e-7",
+        "whole grid: 1e-9 of the largest value in float64, 2e-3 in float32, 4e-2 in bfloat16, 2e-2 in float16; "
+        "gradients in float64 1e-7",
     ),
     "models": (
         5.0,

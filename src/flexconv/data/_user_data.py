@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from .._files import expand_home
 from .._text import printable
 from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
@@ -48,7 +49,7 @@ def find(path: str | os.PathLike[str], root: Path, *, option: str = "path") -> P
         raise ArgumentTypeError(
             f"{option} must be a string (in YAML, quote it if it looks like a number); got {path!r}"
         )
-    places = [Path(path).expanduser(), root / path]
+    places = [expand_home(path), root / path]
     for place in places:
         if place.exists():
             if not (place.is_file() or place.is_dir()):
