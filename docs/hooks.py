@@ -117,13 +117,16 @@ def robustness() -> str:
     rows.append(f"| {number} | {kills['failures']} | {kills['what']} | `{kills['command']}` |")
     faults = {name: n for name, n in kills["counts"].items() if ": " in name and not name.endswith("skipped")}
     listed = ", ".join(f"{name} {n}" for name, n in faults.items())
-    memory, audit = logs["memory"], logs["dependencies"]
+    audit = logs["dependencies"]
     lines = [f"Faults of these runs and how the attempts ended: {listed}.", ""]
-    for name, sizes in ((name, memory[name]) for name in ("training", "evaluation")):
+    for memory in (logs["memory"], logs["memory-200-sizes"]):
+        parts = [
+            f"{memory['steps'][name]:,} steps of {name} with {memory[name][1]:.0f} MiB after a tenth of them, "
+            f"{memory[name][5]:.0f} after half of them and {memory[name][-1]:.0f} at the end"
+            for name in ("training", "evaluation")
+        ]
         lines.append(
-            f"Resident memory over {memory['steps'][name]:,} steps of {name} with inputs of {memory['sizes']} sizes: "
-            f"{sizes[1]:.0f} MiB after a tenth of the steps, {sizes[5]:.0f} after half of them, {sizes[-1]:.0f} at the "
-            f"end (`{memory['command']}`)."
+            f"- Resident memory with inputs of {memory['sizes']} sizes: {', and '.join(parts)} (`{memory['command']}`)."
         )
     found = ", ".join(audit["with vulnerabilities"]) or "none"
     lines += [

@@ -65,6 +65,7 @@ FILES = {
     "robustness/files.json": "the same for damaged and hostile files",
     "robustness/kills.json": "runs that were killed, damaged and resumed: `python -m tests.fuzz.runs`",
     "robustness/memory.json": "resident memory over many steps: `python -m tests.fuzz.memory`",
+    "robustness/memory-200-sizes.json": "the same with inputs of more sizes",
     "robustness/dependencies.json": "known vulnerabilities: `python -m benchmarks.audit_dependencies`",
 }
 
