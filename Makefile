@@ -42,7 +42,7 @@ paper: .venv/ready
 	$(BIN)/python -m reproduction all
 	$(BIN)/python -m reproduction results
 
-# random files and names for MINUTES; prints the smallest example that fails
+# random convolutions, layers, networks, files and runs for MINUTES; prints the smallest example that fails
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz $(MINUTES)
 

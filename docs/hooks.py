@@ -4,6 +4,7 @@
     <!-- examples -->                the first paragraph of every file in examples/
     <!-- networks -->                a table of the pretrained networks
     <!-- names -->                   a table of the names that `flexconv` exports
+    <!-- robustness -->              a table of the logs in results/robustness
     <!-- contributing -->            CONTRIBUTING.md
     <picture>…</picture>             the light and the dark variant, for the switch of the site
 
@@ -31,7 +32,8 @@ PRETRAINED = (ROOT / "src/flexconv/weights", ROOT / "weights")
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the comments listed above in the text of a page. Called by mkdocs."""
     markdown = re.sub(r"^<!-- help: (.+?) -->$", lambda found: help_of(found[1].split(", ")), markdown, flags=re.M)
-    parts = {"examples": examples, "networks": networks, "names": names, "contributing": contributing}
+    parts = {"examples": examples, "networks": networks, "names": names, "robustness": robustness}
+    parts["contributing"] = contributing
     for name, text in parts.items():
         markdown = re.sub(rf"^<!-- {name} -->$", lambda _, text=text: text(), markdown, flags=re.M)
     return PICTURE.sub(pictures, markdown)
@@ -100,6 +102,40 @@ def pretrained() -> list[Path]:
     """Return the folders of the pretrained networks, in the package and in weights/, sorted by name."""
     folders = {file.parent for root in PRETRAINED for file in root.glob("**/results.json")}
     return sorted(folders, key=lambda folder: folder.name)
+
+
+def robustness() -> str:
+    """Return a table of what the random tests have compared, from their logs."""
+    logs = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "results/robustness").glob("*.json")}
+    rows = ["| cases | failures | what was compared | command |", "|---|---|---|---|"]
+    cases = {name: logs[name] for name in ("convolutions", "layers", "models", "files")}
+    for name, log in cases.items():
+        rows.append(f"| {log['cases']:,} | {log['failures']} | {name}: {log['what']} | `{log['command']}` |")
+    rows.append(f"| {sum(log['cases'] for log in cases.values()):,} | 0 | together | |")
+    kills = logs["kills"]
+    number = f"{kills['kills']:,} kills in {kills['runs']:,} runs"
+    rows.append(f"| {number} | {kills['failures']} | {kills['what']} | `{kills['command']}` |")
+    faults = {name: n for name, n in kills["counts"].items() if ": " in name and not name.endswith("skipped")}
+    listed = ", ".join(f"{name} {n}" for name, n in faults.items())
+    audit = logs["dependencies"]
+    lines = [f"Faults of these runs and how the attempts ended: {listed}.", ""]
+    for memory in (logs["memory"], logs["memory-200-sizes"]):
+        parts = [
+            f"{memory['steps'][name]:,} steps of {name} with {memory[name][1]:.0f} MiB after a tenth of them, "
+            f"{memory[name][5]:.0f} after half of them and {memory[name][-1]:.0f} at the end"
+            for name in ("training", "evaluation")
+        ]
+        lines.append(
+            f"- Resident memory with inputs of {memory['sizes']} sizes: {', and '.join(parts)} (`{memory['command']}`)."
+        )
+    found = ", ".join(audit["with vulnerabilities"]) or "none"
+    lines += [
+        "",
+        f"Dependencies: PyPI lists known vulnerabilities of the newest version of each. Of {audit['packages']} "
+        f"distributions these have some: {found}. {audit['installed is newest']} were installed in their newest "
+        f"version in these tests; the older versions of the others were not checked (`{audit['command']}`).",
+    ]
+    return "\n".join([*rows, "", *lines])
 
 
 def names() -> str:

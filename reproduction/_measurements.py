@@ -30,8 +30,8 @@ long as the fastest algorithm. The file also has forward passes, memory, shares 
 graph.
 """
 OPS_NOTES = """\
-The cost model is fitted to 148 other shapes (`bench/calibrate_cuda.jsonl`). `python -m benchmarks.calibrate fit` prints
-how far its choice is from the fastest algorithm.
+The cost model is fitted to 236 other shapes (`bench/calibrate_cuda.jsonl` and `bench/calibrate_depthwise_cuda.jsonl`).
+`python -m benchmarks.calibrate fit` prints how far its choice is from the fastest algorithm.
 """
 STEP_NOTES = """\
 At 16,000 samples and with masks that cover the grid, a step has to move about 1.9 GB for each of eleven convolutions:

@@ -46,6 +46,10 @@ FILES = {
     "bench/step_h200_redesign.json": "the same after the redesign of version 0.1",
     "bench/calibrate_cpu.jsonl": "measurements behind the cost model on a CPU: `python -m benchmarks.calibrate`",
     "bench/calibrate_cuda.jsonl": "measurements behind the cost model on a GPU: `python -m benchmarks.calibrate`",
+    "bench/calibrate_depthwise_cuda.jsonl": "the same for depthwise convolutions",
+    "bench/held_out_cuda.jsonl": "the same for shapes that were not used for the fit",
+    "bench/depthwise_h200.txt": "depthwise convolutions by every algorithm: `python -m benchmarks.depthwise`",
+    "bench/inference_h200.txt": "inference with one image on a GPU: `python -m benchmarks.inference`",
     "bench/tune_h200.txt": "choices of GPU kernels, one by one: `python -m benchmarks.tune_gpu`",
     "bench/tune_fit_h200.txt": "the same for fits: `python -m benchmarks.tune_fit`",
     "bench/alias_free.json": "`python -m benchmarks.alias_free`: [tables](#frequency-bounds-and-resolution)",
@@ -60,6 +64,14 @@ FILES = {
     "bench/captured_loop_h200.txt": "training steps with `flexconv.capture`: `python -m benchmarks.captured_loop`",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
     "bench/missing_samples_cpu.txt": "series of which steps are missing: `python -m benchmarks.missing_samples`",
+    "robustness/convolutions.json": "random convolutions: `python -m tests.fuzz.campaign`; docs/robustness.md",
+    "robustness/layers.json": "the same for layers between edits",
+    "robustness/models.json": "the same for networks",
+    "robustness/files.json": "the same for damaged and hostile files",
+    "robustness/kills.json": "runs that were killed, damaged and resumed: `python -m tests.fuzz.runs`",
+    "robustness/memory.json": "resident memory over many steps: `python -m tests.fuzz.memory`",
+    "robustness/memory-200-sizes.json": "the same with inputs of more sizes",
+    "robustness/dependencies.json": "known vulnerabilities: `python -m benchmarks.audit_dependencies`",
 }
 
 RUNS = """## Runs
@@ -82,6 +94,9 @@ TARGETS = {
 }
 
 
+LOGS = ("bench", "timing", "robustness")
+
+
 def readme(ledger: Ledger) -> str:
     """The whole page."""
     bench = ledger.results / "bench"
@@ -97,8 +112,8 @@ def readme(ledger: Ledger) -> str:
 
 
 def _files(ledger: Ledger) -> dict[str, str]:
-    """Every file in bench/ and timing/ with a description; new files are described by the command in them."""
-    paths = [path for folder in ("bench", "timing") for path in (ledger.results / folder).rglob("*") if path.is_file()]
+    """Every file in these folders with a description; new files are described by the command in them."""
+    paths = [path for folder in LOGS for path in (ledger.results / folder).rglob("*") if path.is_file()]
     names = sorted(path.relative_to(ledger.results).as_posix() for path in paths)
     described = {name: text for name, text in FILES.items() if name in names}
     return described | {name: _command(ledger.results / name) for name in names if name not in FILES}

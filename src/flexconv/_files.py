@@ -11,6 +11,11 @@ from pathlib import Path
 from .errors import ExistingFileError, MissingFileError
 
 
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """A path with ~ and ~user replaced. Unlike `Path.expanduser`, it keeps ~name if there is no such user."""
+    return Path(os.path.expanduser(path))
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that at any time, even after a crash, it has either the old or the new content."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # see `is_temporary`

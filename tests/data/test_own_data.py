@@ -557,3 +557,9 @@ def test_eval_on_recordings_of_another_rate_is_an_error(tmp_path, capsys):
     train.train(train.build_recipe(tree | {"batch_size": 4}), tmp_path / "run", device="cpu", plots=False)
     assert cli.run(["eval", str(tmp_path / "run/weights"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 2
     assert "needs recordings at 8000 Hz; folder has 16000 Hz" in capsys.readouterr().err
+
+
+def test_home_of_an_unknown_user_is_an_ordinary_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(data.MissingDataError, match="~0"):
+        data.load("folder", path="~0", root=tmp_path)

@@ -544,3 +544,10 @@ def test_eval_on_other_files(write, tmp_path, monkeypatch, capsys):
     assert "did you mean 'kind'" in capsys.readouterr().err
     assert cli.run([*tested, "missing.csv"]) == 2
     assert "missing.csv" in capsys.readouterr().err
+
+
+def test_line_breaks_in_column_names_stay_in_one_line(write):
+    path = write("own.csv", 'label,"a\nb","c"\n' + "x,1,2\n" * 4)
+    with pytest.raises(ValueError, match=r"a\\u000ab") as caught:
+        data.load("table", path=path, label="nothing")
+    assert "\n" not in str(caught.value)

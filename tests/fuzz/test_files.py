@@ -9,19 +9,15 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import struct
-import tempfile
 import wave
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -29,25 +25,14 @@ from flexconv import cli, create_model, data, from_pretrained, save_pretrained
 from flexconv.errors import FlexConvError
 from flexconv.models import Inputs
 from flexconv.train import load_recipe
+from tests.fuzz.helpers import EXAMPLES, folder, fuzz
 
 Image = pytest.importorskip("PIL.Image")
 
-EXAMPLES = int(os.environ.get("FLEXCONV_FUZZ_EXAMPLES", "0"))
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # warnings of Pillow and numpy about damaged files are not of interest
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(max(300, EXAMPLES))]
-
-
-def fuzz(examples: int) -> Callable[[Any], Any]:
-    """Settings of a test: `examples` fixed examples in the suite, and more random ones in `make fuzz`."""
-    return settings(
-        max_examples=EXAMPLES or examples,
-        derandomize=not EXAMPLES,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-    )
 
 
 def attempt(work: Callable[[], Any]) -> Any:
@@ -59,12 +44,6 @@ def attempt(work: Callable[[], Any]) -> Any:
     assert message.strip()
     assert "\n" not in message.strip()
     return None
-
-
-@contextlib.contextmanager
-def folder():
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
 
 
 json_values = st.recursive(
@@ -138,20 +117,17 @@ def load_network(config: bytes, weights: bytes) -> None:
         assert model.inputs is None or len(model.inputs.classes) == model.num_classes
 
 
-@fuzz(150)
-@given(damaged_entries())
+@fuzz(150, damaged_entries())
 def test_config(entries):
     load_network(json.dumps(entries).encode(), WEIGHTS)
 
 
-@fuzz(60)
-@given(damaged(json.dumps(ENTRIES).encode()))
+@fuzz(60, damaged(json.dumps(ENTRIES).encode()))
 def test_config_with_damaged_bytes(content):
     load_network(content, WEIGHTS)
 
 
-@fuzz(100)
-@given(damaged(WEIGHTS))
+@fuzz(100, damaged(WEIGHTS))
 def test_safetensors(content):
     load_network(json.dumps(ENTRIES | {"sha256": hashlib.sha256(content).hexdigest()}).encode(), content)
 
@@ -186,19 +162,18 @@ samples = st.sampled_from(["u1", "<i2", "<f2", "<f4", "<f8", "<i8", ">f4"]).map(
 )
 
 
-@fuzz(150)
-@given(
+@fuzz(
+    150,
     st.fixed_dictionaries(
         {"inputs": samples | any_array, "labels": labels | any_array},
         optional={"lengths": any_array, "class_names": any_array, "other": any_array},
-    )
+    ),
 )
 def test_npz(named):
     load_data("own.npz", npz(**named))
 
 
-@fuzz(60)
-@given(damaged(npz(inputs=np.ones((12, 1, 4, 4), "f4"), labels=np.arange(12) % 2)))
+@fuzz(60, damaged(npz(inputs=np.ones((12, 1, 4, 4), "f4"), labels=np.arange(12) % 2)))
 def test_npz_with_damaged_bytes(content):
     load_data("own.npz", content)
 
@@ -209,8 +184,7 @@ def npy() -> bytes:
     return file.getvalue()
 
 
-@fuzz(100)
-@given(damaged(npy()))
+@fuzz(100, damaged(npy()))
 def test_npy_with_damaged_bytes(content):
     with folder() as place:
         (place / "a.npy").write_bytes(content)
@@ -223,8 +197,8 @@ cells = st.sampled_from(["1", "2.5", "-3", "1e400", "nan", "", "a", '"b', "1,5",
 )
 
 
-@fuzz(150)
-@given(
+@fuzz(
+    150,
     st.lists(st.lists(cells, min_size=1, max_size=5), max_size=12),
     st.sampled_from([",", ";", "\t", " "]),
     st.sampled_from(["\n", "\r\n", "\r"]),
@@ -234,8 +208,7 @@ def test_csv(rows, comma, newline, encoding):
     load_data("own.csv", newline.join(comma.join(row) for row in rows).encode(encoding, "replace"))
 
 
-@fuzz(60)
-@given(damaged(b"label,x0,x1,x2\n" + b"a,1,2,3\nb,4,5,6\n" * 6))
+@fuzz(60, damaged(b"label,x0,x1,x2\n" + b"a,1,2,3\nb,4,5,6\n" * 6))
 def test_csv_with_damaged_bytes(content):
     load_data("own.csv", content, label="label")
 
@@ -250,8 +223,7 @@ def recording() -> bytes:
     return file.getvalue() + b"LIST" + struct.pack("<I", 2) + b"ab"
 
 
-@fuzz(200)
-@given(damaged(recording()))
+@fuzz(200, damaged(recording()))
 def test_wav(content):
     with folder() as place:
         (place / "a.wav").write_bytes(content)
@@ -265,9 +237,9 @@ def picture(kind: str) -> bytes:
     return file.getvalue()
 
 
-@fuzz(300)
-@given(
-    st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "TGA"]).flatmap(lambda kind: damaged(picture(kind)))
+@fuzz(
+    300,
+    st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "TGA"]).flatmap(lambda kind: damaged(picture(kind))),
 )
 def test_images(content):
     with folder() as place:
@@ -291,16 +263,15 @@ scalars = st.sampled_from(
 )
 
 
-@fuzz(150)
-@given(damaged(RECIPE.encode()), st.booleans())
+@fuzz(150, damaged(RECIPE.encode()), st.booleans())
 def test_recipe_file(content, variant):
     with folder() as place:
         (place / "mine.yaml").write_bytes(content)
         attempt(lambda: load_recipe(f"{place}/mine.yaml{'/a' if variant else ''}"))
 
 
-@fuzz(150)
-@given(
+@fuzz(
+    150,
     st.sampled_from(
         ["optim.lr", "data.options", "model.widths", "seed", "epochs", "data.path", "about", "alias", "model"]
     )
@@ -316,9 +287,10 @@ names = st.text(max_size=12) | st.sampled_from(
 )
 
 
-@fuzz(60)
-@given(
-    st.sampled_from([("train",), ("eval",), ("data", "show"), ("recipes",), ("train", "--resume"), ("inspect",)]), names
+@fuzz(
+    60,
+    st.sampled_from([("train",), ("eval",), ("data", "show"), ("recipes",), ("train", "--resume"), ("inspect",)]),
+    names,
 )
 def test_names_on_the_command_line(command, name):
     out, err = io.StringIO(), io.StringIO()

@@ -554,3 +554,16 @@ def test_rejects_deeply_nested_config(folder):
     (folder / "config.json").write_text("[" * 100_000)
     with pytest.raises(ArgumentError, match="not valid JSON"):
         from_pretrained(folder)
+
+
+@pytest.mark.parametrize("width", [2**60, 2**63, 10**19])
+def test_impossible_widths_are_refused_in_one_line(tmp_path, width):
+    model = create_model("flexnet3", in_channels=1, num_classes=2, image_size=5, widths=[2])
+    save_pretrained(model, tmp_path)
+    config = tmp_path / "config.json"
+    entries = json.loads(config.read_text())
+    entries["config"]["widths"] = [width]
+    config.write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match=r"config\.json") as caught:
+        from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)

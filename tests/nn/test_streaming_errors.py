@@ -226,3 +226,52 @@ def test_failed_call_leaves_stream_as_it_was(monkeypatch, failing):
             monkeypatch.undo()
         outputs.append(stream(chunk))
     assert_same_output(torch.cat(outputs, -1), run_offline(model, x))
+
+
+class Then(nn.Module):
+    """A causal layer, then another one, with the time axis moved to the front of the channels or not."""
+
+    def __init__(self, last, *, moved, **options):
+        super().__init__()
+        self.conv, self.last, self.moved = causal_layer(**options), last, moved
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.last(y.transpose(1, 2)).transpose(1, 2) if self.moved else self.last(y)
+
+
+class TimeFirst(nn.Module):
+    """Takes [batch, time, channels]."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.conv, self.norm = nn.Linear(3, 2), causal_layer(), nn.LayerNorm(2)
+
+    def forward(self, x):
+        return self.norm(self.conv(self.embed(x).transpose(1, 2)).transpose(1, 2))
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm, nn.RMSNorm, lambda n: nn.Linear(n, n)], ids=["norm", "rms", "linear"])
+def test_layers_over_time_in_a_module_of_the_user(layer):
+    x = torch.randn(1, 2, 8)
+    stream = Streaming(Then(layer(8), moved=False))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=mentions("last", "time")):
+            stream(x)
+    with pytest.raises(ValueError, match=mentions("last", "time")):
+        Streaming(Then(layer(4), moved=False, stride=2))(x)
+    model = Then(layer(2), moved=True).eval()
+    stream = Streaming(model)
+    assert_same_output(torch.cat([stream(x[..., :3]), stream(x[..., 3:])], -1), run_offline(model, x))
+
+
+def test_layers_over_features_before_and_after_moving_the_time_axis():
+    model, x = TimeFirst().eval(), torch.randn(1, 8, 3)
+    stream = Streaming(model)
+    assert_same_output(torch.cat([stream(x[:, :3]), stream(x[:, 3:])], 1), run_offline(model, x))
+
+
+def test_declared_layer_over_the_last_axis():
+    last = nn.Linear(8, 8)
+    last.acts_step_by_step = True  # the user knows better
+    Streaming(Then(last, moved=False))(torch.randn(1, 2, 8))

@@ -116,3 +116,50 @@ def test_channels_last_and_views(example, last_x, last_weight, steps):
     views = with_gaps(x, steps, last_x), with_gaps(weight, steps[3:], last_weight)
     for ours, expected in zip(gradients(*views, "direct", **geometry), wanted, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4 * (1 + expected.abs().max().item()))
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "geometry"),
+    [
+        ((2, 2), (2, 2), {"stride": (1, 3), "padding": (4, 4), "dilation": (2, 3)}),
+        ((6, 1), (1, 1), {"stride": (2, 3), "padding": (3, 2), "dilation": 1}),
+        ((3, 4, 1), (1, 1, 1), {"stride": (1, 2, 3), "padding": (0, 4, 2), "dilation": 1}),
+        ((1,), (2,), {"stride": 3, "padding": 5, "dilation": 3}),
+    ],
+    ids=str,
+)
+def test_windows_that_meet_only_padding(size, taps, geometry):
+    """oneDNN crashes in these."""
+    memory_format = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}[len(size)]
+    x = torch.randn(2, 9, *size).to(memory_format=memory_format)
+    weight, bias = torch.randn(12, 3, *taps), torch.randn(12)
+    with torch.no_grad():
+        y = conv_nd(len(size), x, weight, bias, groups=3, algorithm="direct", **geometry)
+    assert torch.equal(y, bias.view(-1, *[1] * len(size)).expand_as(y))
+    y, *grads = gradients(x, weight, "direct", groups=3, **geometry)
+    assert not any(tensor.any() for tensor in (y, *grads))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("size", "taps", "geometry"),
+    [
+        ((3, 4), (4, 4), {"stride": (1, 3), "padding": (1, 0)}),
+        ((9, 6), (6, 5), {"stride": (1, 4), "padding": (1, 0)}),
+        ((4, 3), (4, 4), {"stride": (2, 4), "padding": (2, 3)}),
+        ((2, 5, 2), (1, 6, 5), {"stride": (1, 3, 3), "padding": (0, 1, 4)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_with_large_strides(channels, size, taps, geometry, dtype):
+    """oneDNN reads beyond the input in these."""
+    memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[len(size)]
+    x, weight = torch.randn(2, channels, *size).to(dtype), torch.randn(3, channels, *taps).to(dtype)
+    geometry = {"dilation": 1, "groups": 1, **geometry}
+    last = (tensor.to(memory_format=memory_format) for tensor in (x, weight))
+    for ours, wanted in zip(
+        gradients(*last, "direct", **geometry), gradients(x.double(), weight.double(), "fft", **geometry), strict=True
+    ):
+        tolerance = 1e-4 if dtype == torch.float32 else 0.1
+        torch.testing.assert_close(ours.double(), wanted, rtol=0, atol=tolerance * (1 + wanted.abs().max().item()))

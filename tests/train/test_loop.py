@@ -167,7 +167,7 @@ def test_resumes_with_an_incomplete_line_in_a_log(finished, tmp_path, monkeypatc
         path.write_bytes(path.read_bytes()[:kept])
     train.resume(tmp_path)
     assert same(weights(tmp_path), weights(finished[0].path))
-    assert [record["epoch"] for record in folder.read_metrics()] == [2, 3]
+    assert [record["epoch"] for record in folder.read_metrics()] == [1, 2, 3]  # from the checkpoint
 
 
 def test_rejects_checkpoint_of_another_network(tmp_path, monkeypatch):

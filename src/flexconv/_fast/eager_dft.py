@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._complex_product import _complex_product
-from ..ops._dft import _is_accurate_in_half, dft_conv
+from ..ops._dft import _is_accurate, dft_conv
 from ..ops._dft_cache import cached_matrices
 from ..ops._dft_kernel import _compensated_product
 from ..ops._dft_plan import SMALL_BATCH, Plan, cached_plan
@@ -55,7 +55,7 @@ def dft_problem(x: torch.Tensor, weight: FactoredKernel, geometry: Geometry, dty
         tuple(x.shape[2:]), tuple(taps), outputs, left, geometry.stride, geometry.dilation, None,
         small_batch=small_batch,
     )  # fmt: skip
-    if plan is None or plan.kind != "single" or (dtype.itemsize == 2 and not _is_accurate_in_half(plan, x, weight)):
+    if plan is None or plan.kind != "single" or not _is_accurate(plan, x, weight, dtype):
         return None
     padded = fan_in
     if dtype.itemsize == 2 and fan_in > 1 and out * fan_in % 8:

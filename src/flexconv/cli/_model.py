@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._arguments import unknown_name
+from .._files import expand_home
 from ..errors import ArgumentError, MissingFileError
 from ._common import note
 from ._complete import complete, network_names
@@ -101,7 +102,7 @@ def load_with_data(
     from .. import data as datasets
 
     path = {}
-    if data is not None and data not in datasets.list_datasets() and Path(data).expanduser().exists():
+    if data is not None and data not in datasets.list_datasets() and expand_home(data).exists():
         data, path = datasets.dataset_for(data), {"path": data}
     given = _read_options(data, options or [], path)
     model, recipe = load_model(name)

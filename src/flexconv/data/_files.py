@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._files import expand_home
 from ..errors import FlexConvError
 
 ENVIRONMENT = "FLEXCONV_DATA"
@@ -62,9 +63,9 @@ def describe_root(root: str | os.PathLike[str] | None) -> str:
 
 def _root_and_reason(root: str | os.PathLike[str] | None) -> tuple[Path, str]:
     if root is not None:
-        return Path(root).expanduser(), "the given root"
+        return expand_home(root), "the given root"
     if os.environ.get(ENVIRONMENT):
-        return Path(os.environ[ENVIRONMENT]).expanduser(), f"from {ENVIRONMENT}"
+        return expand_home(os.environ[ENVIRONMENT]), f"from {ENVIRONMENT}"
     if sys.platform == "win32":
         cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":

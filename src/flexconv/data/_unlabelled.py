@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._files import expand_home
 from ..errors import ArgumentError
 from ._arrange import arrange_for_network, reshape_rows
 from ._files import DamagedDataError, MissingDataError
@@ -51,7 +52,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
         options: arguments of `read_table` for a table, or `layout` for an array.
 
     """
-    file = Path(path).expanduser()
+    file = expand_home(path)
     if not file.is_file():
         raise MissingDataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}, expected a file")
     suffix = file.suffix.lower()

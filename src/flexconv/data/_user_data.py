@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from .._files import expand_home
+from .._text import printable
 from ..errors import ArgumentError, ArgumentTypeError
 from ._dataset import Source
 from ._files import DamagedDataError, MissingDataError
@@ -47,7 +49,7 @@ def find(path: str | os.PathLike[str], root: Path, *, option: str = "path") -> P
         raise ArgumentTypeError(
             f"{option} must be a string (in YAML, quote it if it looks like a number); got {path!r}"
         )
-    places = [Path(path).expanduser(), root / path]
+    places = [expand_home(path), root / path]
     for place in places:
         if place.exists():
             if not (place.is_file() or place.is_dir()):
@@ -97,8 +99,8 @@ def _check_two_of_each(train: Samples, class_names: tuple[str, ...], place: Path
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names for a message, at most `MAX_LISTED` of them."""
-    first = list(islice(map(str, names), MAX_LISTED + 1))
+    """Names for a message in one line, at most `MAX_LISTED` of them."""
+    first = [printable(str(name), one_line=True) for name in islice(names, MAX_LISTED + 1)]
     return ", ".join(first[:MAX_LISTED]) + (", …" if len(first) > MAX_LISTED else "")
 
 

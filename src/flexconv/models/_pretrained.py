@@ -24,7 +24,7 @@ import torch
 from .._arguments import unknown_name
 from .._files import write_atomically
 from .._version import __version__
-from ..errors import ArgumentError, ArgumentTypeError, MissingFileError
+from ..errors import ArgumentError, ArgumentTypeError, FlexConvError, MissingFileError, first_line
 from ..nn import HALF, FlexConvNd
 from ..resolution import at_resolution
 from ._base import Model
@@ -288,8 +288,9 @@ def _build(file: Path, entries: Mapping[str, Any]) -> Model:
             model.inputs = Inputs.read(inputs)
             _check_inputs(model)
         return model
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"{file} (written by flexconv {entries['flexconv']}): {error}") from error
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch raises the last for impossible sizes
+        text = str(error) if isinstance(error, FlexConvError) else first_line(error)
+        raise ArgumentError(f"{file} (written by flexconv {entries['flexconv']}): {text}") from error
 
 
 def _check_taps(model: Model) -> None:

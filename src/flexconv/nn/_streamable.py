@@ -59,6 +59,15 @@ def check_streamable(model: nn.Module) -> None:
             _check_order(name, module)
 
 
+def layers_over_last_axes(model: nn.Module) -> dict[str, tuple[nn.Module, int]]:
+    """Linear layers and norms of a model by name, with the number of last axes that each acts along."""
+    return {
+        name: (module, 1 if isinstance(module, nn.Linear) else len(module.normalized_shape))
+        for name, module in _layers(model)
+        if isinstance(module, _LAST_AXES) and not getattr(module, "acts_step_by_step", False)
+    }
+
+
 def causal_axes(layer: FlexConvNd) -> list[int]:
     """Axes along which no output depends on future samples: padded "causal", or on the left by the same amount."""
     if named := [number for number, axis in enumerate(layer.axes) if axis.causal]:

@@ -18,7 +18,8 @@ from ..ops import conv_nd, output_size
 from ._checks import check_kind, check_sizes
 from ._conv import FlexConvNd
 from ._half import computes_in_float16, float16_conv, scale_kernel
-from ._streamable import causal_axes, check_streamable
+from ._stream_probe import sizes_follow_time
+from ._streamable import causal_axes, check_streamable, layers_over_last_axes
 
 
 class Streaming(nn.Module):
@@ -35,10 +36,11 @@ class Streaming(nn.Module):
 
     Every layer must act on each time step alone. Those that mix samples over time (pooling, recurrent layers, group
     norm, centered convolutions, a softmax over time) cannot be exact and raise an error with their name, and so does
-    every layer of which this is not known. A module of your own without submodules declares that it acts on each step
-    alone by the attribute `acts_step_by_step = True`. Operations in the `forward` of a module with submodules cannot
-    be detected, so compare once with `flexconv.testing.assert_streaming_matches`. A module can declare such an
-    operation itself: if its attribute `cannot_stream` is a string, that string is the error.
+    every layer of which this is not known. Linear layers and norms over the last axes are checked with the first chunk,
+    because only then it is known whether these are time. A module of your own without submodules declares that it acts
+    on each step alone by the attribute `acts_step_by_step = True`. Operations in the `forward` of a module with
+    submodules cannot be detected, so compare once with `flexconv.testing.assert_streaming_matches`. A module can
+    declare such an operation itself: if its attribute `cannot_stream` is a string, that string is the error.
 
     If a chunk raises an error, the stream remains as it was before this chunk.
     """
@@ -49,6 +51,7 @@ class Streaming(nn.Module):
         check_streamable(model)
         self.model = _replace(copy.deepcopy(model, shared), "model").eval()
         self._layers = [module for module in self.model.modules() if isinstance(module, _CausalState)]
+        self._checked = False
 
     def reset(self) -> None:
         """Forget all samples. The next chunk starts a new stream and may have another batch size."""
@@ -59,6 +62,8 @@ class Streaming(nn.Module):
     def forward(self, chunk: torch.Tensor) -> torch.Tensor:
         """The outputs for the samples of `chunk`. With a stride there may be none."""
         before = [layer.state for layer in self._layers]
+        if not self._checked and not torch.compiler.is_compiling():
+            self._refuse_layers_over_time(chunk)
         for layer in self._layers:
             layer.fed = False
         try:
@@ -67,6 +72,29 @@ class Streaming(nn.Module):
             for layer, state in zip(self._layers, before, strict=True):
                 layer.state = state
             raise
+
+    def _refuse_layers_over_time(self, chunk: torch.Tensor) -> None:
+        """Raise an error if a linear layer or a norm over the last axes acts along time. Done once."""
+        watched = layers_over_last_axes(self.model)
+        if watched and isinstance(chunk, torch.Tensor):
+            before = [layer.state for layer in self._layers]
+            layers = [(each, each.axis - each.layer.dims, each.layer.stride[each.axis]) for each in self._layers]
+
+            def start_with(x: torch.Tensor) -> None:
+                self.reset()
+                self.model(x)
+
+            try:
+                name = sizes_follow_time(start_with, layers, watched, chunk)
+            finally:
+                for layer, state in zip(self._layers, before, strict=True):
+                    layer.state = state
+            if name is not None:
+                raise ArgumentError(
+                    f"{name} ({type(watched[name][0]).__name__}) acts along time: its input is longer if the chunk is. "
+                    f"Use a convolution of kernel size 1, or move the time axis first"
+                )
+        self._checked = True
 
     def train(self, mode: bool = True) -> Streaming:  # noqa: ARG002
         """Stay in eval mode, because the batch statistics of a chunk are not those of the stream."""

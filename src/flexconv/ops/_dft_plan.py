@@ -14,6 +14,7 @@ SMALL_BATCH = 8192  # batch size × input channels
 MAX_LENGTH = 4096  # circular length of one axis; longer sequences use two levels
 MAX_TWO_LEVEL_LENGTH = 2**17  # longer sequences use the FFT
 MAX_ERROR_SPREAD = 1.25  # in half precision; see `error_spread`
+MAX_ERROR_SPREAD_FULL = 8.0  # in float32 and float64
 FEW_NUMBERS = 256  # inputs, taps or outputs whose rounding errors do not average out
 
 

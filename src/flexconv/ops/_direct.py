@@ -10,7 +10,7 @@ from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissin
 
 from .._context import autocast_enabled
 from .._registry import has_fast_version
-from ._geometry import Geometry, Pads, skip_unread_samples, zero_pad
+from ._geometry import Geometry, Pads, output_size, skip_unread_samples, zero_pad
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -18,11 +18,11 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: Geometry) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. The cost grows with the taps."""
     x, pads = skip_unread_samples(x, geometry.pads)
-    by_torch = _padding_by_torch(x, pads)
+    by_torch = _padding_by_torch(x, weight, pads, geometry)
     x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, by_torch, strict=True)))
     added = None
     if x.device.type == "cpu":
-        x, weight = _dense(x), _dense(weight)
+        x, weight = (_dense(t, channels_last=max(geometry.stride) <= 2) for t in (x, weight))
         if bias is not None and bias.requires_grad and x.dtype.itemsize >= 4 and not autocast_enabled("cpu"):
             # The gradient of a bias by oneDNN is a sum term by term, whose error grows with the number of outputs.
             bias, added = None, bias.reshape(-1, *(1,) * (x.ndim - 2))
@@ -36,24 +36,51 @@ def _convolve(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tens
     return _CONV[x.ndim - 2](x, weight, *others)
 
 
-def _padding_by_torch(x: torch.Tensor, pads: Pads) -> tuple[int, ...]:
+def _padding_by_torch(x: torch.Tensor, weight: torch.Tensor, pads: Pads, geometry: Geometry) -> tuple[int, ...]:
     """The padding per axis that is left to torch, which adds symmetric padding without a copy.
 
-    Not along the first of three axes on a CPU. With AVX-512 and up to three input channels, the gradient of the kernel
-    by oneDNN reads memory that it did not write if windows reach far into this padding: it is garbage, or the call
-    does not return. Found in torch 2.11 (oneDNN 3.10) to 2.13 (oneDNN 3.12).
+    Not where oneDNN has faults on a CPU:
+
+    - Along the first of three axes. With AVX-512 and up to three input channels, the gradient of the kernel reads
+      memory that was not written if windows reach far into this padding: it is garbage, or the call does not return.
+      Found in torch 2.11 (oneDNN 3.10) to 2.13 (oneDNN 3.12).
+    - Along an axis where every tap of every window lies in this padding, it can crash. Found in torch 2.13.
     """
     symmetric = tuple(min(pair) for pair in pads)
-    return (0, *symmetric[1:]) if len(pads) == 3 and x.device.type == "cpu" else symmetric
+    if x.device.type != "cpu":
+        return symmetric
+    sizes = zip(x.shape[2:], weight.shape[2:], geometry.stride, pads, symmetric, geometry.dilation, strict=True)
+    met = [
+        both == 0 or _meets_input(length + left + right - 2 * both, taps, stride, both, dilation)
+        for length, taps, stride, (left, right), both, dilation in sizes
+    ]
+    met[0] = met[0] and len(pads) < 3
+    return tuple(both if meets else 0 for both, meets in zip(symmetric, met, strict=True))
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without gaps in memory.
+def _meets_input(length: int, taps: int, stride: int, padding: int, dilation: int) -> bool:
+    """Whether any tap of any window meets one of `length` samples between symmetric padding."""
+    if not all(isinstance(size, int) for size in (length, taps, padding)):
+        return True  # symbolic sizes: a compiled program is for many of them
+    last = output_size(length, taps, stride, (padding, padding), dilation) - 1
+    for tap in (taps // 2, *range(taps)):  # the middle tap meets one nearly always
+        position = tap * dilation - padding  # in the first window
+        window = max(0, -(position // stride))  # the first one in which it is not before the samples
+        if window <= last and position + window * stride < length:
+            return True
+    return False
+
+
+def _dense(tensor: torch.Tensor, *, channels_last: bool) -> torch.Tensor:
+    """The tensor without gaps in memory, with channels last only if that is allowed.
 
     torch guesses the memory format from the strides. If some axes of a view have one entry, the guess can be wrong,
-    and oneDNN then reads other memory and can crash. Found in torch 2.11 to 2.13.
+    and oneDNN then reads other memory and can crash. Found in torch 2.11 to 2.13. With channels last and a stride of 3
+    or more, oneDNN reads memory beyond the input: outputs and gradients are garbage. Found in torch 2.13.
     """
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
     if memory_format is None or is_batchedtensor(tensor):  # inside vmap, there is no way to ask
         return tensor.contiguous()
+    if not channels_last:
+        return tensor.contiguous().flatten().view(tensor.shape)  # with one channel, both formats are contiguous
     return tensor if tensor.is_contiguous(memory_format=memory_format) else tensor.contiguous()

@@ -193,6 +193,7 @@ class _Fit:
             "errors": self.errors,
             "seconds": self.seconds,
             "metrics_bytes": self._metrics_bytes,
+            "metrics": self.folder.metrics_text(self._metrics_bytes),
             "recipe": recipe_text(self.recipe),
         }
         save_checkpoint(self.folder.checkpoints, self._start * self.recipe.steps + self._step, state)
@@ -214,7 +215,7 @@ class _Fit:
             self._start, self._step, self.errors = saved["start"], saved["step"], saved["errors"]
             self._earlier, self._metrics_bytes = saved["seconds"], saved["metrics_bytes"]
             say(f"resumed at step {self._step} of target {self._start + 1} of {len(self.targets.names)}")
-        self.folder.cut_metrics(self._metrics_bytes)
+        self.folder.restore_metrics(saved, self._metrics_bytes)
         return saved
 
 

@@ -95,16 +95,27 @@ class RunFolder:
         return results
 
     def append_metrics(self, record: Mapping[str, Any]) -> int:
-        """Append a record. Returns the size of the file, to which `cut_metrics` of a resumed run shortens it."""
+        """Append a record. Returns the size of the file, for `metrics_text`."""
         return _append_line(self.metrics, record)
 
     def append_machine(self, facts: Mapping[str, Any]) -> None:
         """Append a record of the machine. It is written at the start, so interrupted runs have it too."""
         _append_line(self.machines, facts)
 
-    def cut_metrics(self, size: int) -> None:
-        """Remove the records that were written after a checkpoint."""
-        if self.metrics.is_file() and self.metrics.stat().st_size > size:
+    def metrics_text(self, size: int) -> str:
+        """Return the first `size` bytes of the metrics, for a checkpoint."""
+        return self.metrics.read_bytes()[:size].decode("utf-8", "replace") if self.metrics.is_file() else ""
+
+    def restore_metrics(self, checkpoint: Mapping[str, Any] | None, size: int) -> None:
+        """Make the metrics what they were at a checkpoint: later records go, and lost or damaged ones come back.
+
+        Checkpoints of older versions contain only the `size` of the file. None: there is no checkpoint.
+        """
+        if checkpoint is not None and "metrics" in checkpoint:
+            content = checkpoint["metrics"].encode("utf-8")
+            if not self.metrics.is_file() or self.metrics.read_bytes() != content:
+                write_atomically(self.metrics, content)
+        elif self.metrics.is_file() and self.metrics.stat().st_size > size:
             os.truncate(self.metrics, size)
 
     def read_metrics(self) -> list[dict[str, Any]]:

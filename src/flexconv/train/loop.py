@@ -263,6 +263,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "precision": self.fabric._precision.state_dict(),
                 "progress": asdict(self.progress),
+                "metrics": self.folder.metrics_text(self.progress.metrics_bytes),
                 "best": self.best_state,
                 "recipe": recipe_text(self.recipe),
                 "samples": self.samples,
@@ -276,7 +277,7 @@ class Trainer:
         state = newest_checkpoint(self.folder.checkpoints, self.display.say)
         if state is None:
             if self.fabric.is_global_zero:
-                self.folder.cut_metrics(0)
+                self.folder.restore_metrics(None, 0)
             return {}
         record = self._check_checkpoint(state)
         try:
@@ -294,7 +295,7 @@ class Trainer:
             # the sums in the checkpoint are those of the first process
             self.progress.loss_sum, self.progress.right, self.progress.seen = 0.0, 0.0, 0
         if self.fabric.is_global_zero:
-            self.folder.cut_metrics(self.progress.metrics_bytes)
+            self.folder.restore_metrics(state, self.progress.metrics_bytes)
         self.display.say(f"resumed at step {self.progress.step} (epoch {self.progress.epoch + 1})")
         return {"resumed_at": self.progress.step, **record}
 

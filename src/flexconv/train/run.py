@@ -104,7 +104,10 @@ def _run(recipe: Recipe, folder: RunFolder, device: str, console: Console | None
                 console.print(printable(f"run folder: {folder.path}"), highlight=False, markup=False)
             results = _stages(model, recipe, data, folder, fabric, console, plots=plots)
             folder.check_present()
-            folder.write_results(results)
+            if (
+                not folder.finished
+            ):  # the stages of a cross-resolution run are; written twice, a kill could leave a part
+                folder.write_results(results)
     leave_processes(fabric)
     return results
 

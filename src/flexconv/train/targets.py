@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from .. import data as datasets
 from .._arguments import check_name, per_axis, per_axis_floats, positive, positive_int, unknown_name
+from .._files import expand_home
 from ..data import DamagedDataError, MissingDataError, data_root, read_image, resize_images
 from ..errors import ArgumentError, ArgumentTypeError
 
@@ -48,14 +49,14 @@ class Targets:
 def load_targets(target: str, *, root: str | os.PathLike[str] | None = None, **options: Any) -> Targets:
     """Load targets by name, or one image file. `options` are arguments of the function of that name in this module."""
     make = TARGETS.get(target)
-    if make is None and not Path(target).expanduser().is_file():
+    if make is None and not expand_home(target).is_file():
         known = ", ".join(map(repr, TARGETS))
         raise ArgumentError(f"unknown target {target!r}: choose one of {known}, or an image file")
     known = [name for name in inspect.signature(make or picture).parameters if name not in ("root", "path")]
     for option in options:
         if option not in known:
             unknown_name("option", option, known, of=f"of target {target!r}")
-    return picture(Path(target).expanduser(), **options) if make is None else make(data_root(root), **options)
+    return picture(expand_home(target), **options) if make is None else make(data_root(root), **options)
 
 
 def gabor(
