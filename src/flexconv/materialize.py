@@ -68,7 +68,7 @@ def _plain(layer: FlexConvNd) -> nn.Module:
     taps = _taps_with_nonnegative_padding(layer)
     pads = layer.pads_for(taps)
     symmetric = all(left == right >= 0 for left, right in pads) and pads == _pads_to_add(layer, pads)
-    weight = layer.sample(taps)
+    weight = _sample(layer, taps)
     if layer.dtype == torch.float16:
         check_float16(f"the kernel of {type(layer).__name__}", weight)
     weight = weight.to(layer.dtype)
@@ -90,6 +90,15 @@ def _plain(layer: FlexConvNd) -> nn.Module:
         conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=layer.bias.requires_grad)
     conv.train(layer.training)
     return conv if symmetric else nn.Sequential(*_padding(layer, pads), conv).train(layer.training)
+
+
+def _sample(layer: FlexConvNd, taps: tuple[TapRange, ...]) -> torch.Tensor:
+    """The kernel on these taps. The layer samples its whole window; doing the same here rounds in the same way."""
+    window = layer.window
+    if any(start < first or stop > last for (start, stop), (first, last) in zip(taps, window, strict=True)):
+        return layer.sample(taps)
+    crop = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(taps, window, strict=True))
+    return layer.sample(window)[(..., *crop)].contiguous()
 
 
 def _taps_with_nonnegative_padding(layer: FlexConvNd) -> tuple[TapRange, ...]:

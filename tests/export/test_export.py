@@ -50,7 +50,7 @@ def wide(model):
             with torch.no_grad():
                 module.set_(sigma=0.2 + 0.1 * (number % 3))
                 if number % 2:
-                    module.mean.sub_(0.2)
+                    module.set_(mean=module.mean - 0.2)
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(module.running_mean)
             nn.init.uniform_(module.running_var, 0.5, 2)
@@ -167,7 +167,8 @@ def test_exports_custom_module(tmp_path):
     assert report.error <= LIMIT
     assert [each.name for each in onnx.load(path).graph.output] == ["coarse", "pooled"]
     x = torch.randn(2, 4, 45)
-    truth = at_resolution(model, 1.5)(x)
+    with torch.no_grad():  # with gradients, kernels are products of factors, which round differently
+        truth = at_resolution(model, 1.5)(x)
     for mine, theirs in zip(run(path, x), truth.values(), strict=True):
         assert relative_error(mine, theirs) < LIMIT
 

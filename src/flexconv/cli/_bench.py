@@ -38,7 +38,7 @@ def bench(
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Use tiny shapes, to check that everything runs.")] = False,
 ) -> None:
-    """Measure the speed of convolutions, layers and training, and that of layers of other packages."""
+    """Measure speed and memory, also of other packages."""
     import torch
 
     from ..bench import (
