@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flexconv import FlexConv2d
+from flexconv import FlexConv2d, FlexConv3d
 from flexconv._fast import correlation
 from flexconv._registry import plain_version
+from flexconv.ops import conv1d
 from tests.conftest import relative_error
 
 #: groups, channels in and out, size of x, taps, padding, circular lengths
@@ -97,3 +98,17 @@ def test_backward_pass_inside_of_autocast():
         y = layer(x).float().sum()
         (inside,) = torch.autograd.grad(y, x, retain_graph=True)
     assert torch.equal(inside, torch.autograd.grad(y, x)[0])
+
+
+def test_convolution_that_skips_all_samples():
+    """Found by tests/fuzz/test_layers.py: the taps that are kept meet only padding."""
+    layer = FlexConv3d(2, 1, (1, 2, 1), padding="causal", mask=None, dilation=(1, 2, 1), algorithm="fft").double()
+    x = torch.randn(1, 2, 2, 1, 2, dtype=torch.float64)
+    assert torch.allclose(
+        layer(x),
+        torch.nn.functional.conv3d(
+            torch.nn.functional.pad(x, (0, 0, 2, 0)), layer.kernel(), layer.bias, dilation=(1, 2, 1)
+        ),
+    )
+    y = conv1d(torch.ones(1, 1, 2), torch.ones(1, 1, 3), padding=[(-2, 5)], algorithm="fft")
+    assert torch.equal(y, torch.zeros(1, 1, 3))

@@ -159,7 +159,8 @@ class Run:
         time.sleep(delay)
         outcomes = [self._wait(*child, kill=self.chance.random() < 0.5).check() for child in (first, second)]
         refused = [o for o in outcomes if o.refused]
-        if any("another process" not in o.printed for o in refused) or len(refused) == 2:
+        reasons = "another process", "already contains a run"  # the latter if the first has already ended
+        if any(all(reason not in o.printed for reason in reasons) for o in refused) or len(refused) == 2:
             raise Failure("\n".join(f"{o.status}: {o.printed}" for o in outcomes))
         return "refused" if refused else "killed"
 

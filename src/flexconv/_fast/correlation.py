@@ -34,11 +34,16 @@ def factored_conv(
     lengths: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> torch.Tensor:
-    """See `ops._fft.factored_conv`. NotImplemented on other devices, in function transforms and forward-mode AD."""
+    """See `ops._fft.factored_conv`. NotImplemented on other devices, in function transforms and forward-mode AD.
+
+    Also NotImplemented without samples, which FFTs reject: a convolution may skip all of them and see padding only.
+    """
     tensors = x, basis, mix
     if not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors):
         return NotImplemented
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return NotImplemented
+    if 0 in x.shape:
         return NotImplemented
     sizes = [(0, length - taps) for length, taps in zip(lengths, basis.shape[1:], strict=True)]
     shift = [-left for left, _ in pads]
