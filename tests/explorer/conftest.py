@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from .reading import BROWSER, DRIVER, FLAGS, find
+from .reading import BROWSER, DRIVER, FLAGS, find, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +49,13 @@ def download(browser, tmp_path):
         before = set(tmp_path.iterdir())
         buttons = "arguments[0].closest('figure').querySelectorAll('.download')"
         browser.execute_script(f"{buttons}[arguments[1]].click()", find(browser, selector), ["png", "csv"].index(kind))
-        for _ in range(100):
-            new = [path for path in tmp_path.iterdir() if path not in before and path.suffix == f".{kind}"]
-            if new:
-                return new[0]
-            time.sleep(0.05)
-        raise AssertionError(f"no {kind} file was saved for {selector}")
+
+        def saved():  # chromium reserves the name by an empty file, and replaces that when everything is written
+            new = [path for path in tmp_path.glob(f"*.{kind}") if path not in before]
+            return [path for path in new if path.stat().st_size]
+
+        files = wait_until(saved)
+        assert files, f"no {kind} file was saved for {selector}"
+        return files[0]
 
     return press

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shutil
+import time
 
 import pytest
 
@@ -45,6 +46,22 @@ def network(path):
 
 def find(browser, selector):
     return browser.find_element("css selector", selector)
+
+
+def shown_text(browser, selector):
+    """The text of the first element that a selector finds, "" if there is none.
+
+    One script reads it, so the page cannot replace the element in between.
+    """
+    return browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+
+def wait_until(condition, *, seconds=30):
+    """Call `condition` until it returns something true, and return that; return the last value after `seconds`."""
+    end = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return value
 
 
 def table(path):

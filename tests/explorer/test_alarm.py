@@ -18,7 +18,14 @@ pytestmark = needs_browser
 
 def waves(frequency):
     """A layer of 33 taps, with Nyquist frequency 8, whose kernel has this frequency and a bound far above it."""
-    layer = FlexConv1d(1, 1, 33, generator=partial(FourierNet, hidden=2, layers=1), mask=GaussianMask(1, sigma=0.3))
+    layer = FlexConv1d(
+        1,
+        1,
+        33,
+        generator=partial(FourierNet, hidden=2, layers=1),
+        mask=GaussianMask(1, sigma=0.3),
+        parametrization="paper",
+    )
     with torch.no_grad():
         layer.generator.mix_bias.zero_()
         layer.generator.output.bias.zero_()

@@ -24,7 +24,13 @@ def records(model, count=20):
     names = [name for name, module in model.named_modules() if isinstance(module, FlexConv2d)]
     sizes = [{name: [3 + step // 4, 5] for name in names} for step in range(count)]
     return [
-        {"epoch": n + 1, "train_loss": 2 / (n + 1), "validation_accuracy": n / count, "sizes": size}
+        {
+            "epoch": n + 1,
+            "train_loss": 2 / (n + 1),
+            "validation_accuracy": n / count,
+            "validation_top5_accuracy": 0.99,
+            "sizes": size,
+        }
         for n, size in enumerate(sizes)
     ]
 
@@ -289,6 +295,12 @@ def test_list_of_layers_shows_the_selected_one_without_scrolling_the_page(visit)
 
 
 # --- heading and opening layer ----------------------------------------------------------------------------------------
+
+
+def test_captions_of_metrics_are_words(visit):
+    text = find(visit("images"), "#training").text
+    assert "Accuracy during training" in text
+    assert "Top-5 accuracy during training" in text
 
 
 def test_heading_states_the_accuracy(visit):

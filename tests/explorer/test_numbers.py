@@ -12,6 +12,7 @@ from flexconv.explorer._channels import choose_channels
 from flexconv.explorer._layer import _mask, shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
+from flexconv.nn import ChannelGaussianMask
 from flexconv.spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
 
 OWN = SCALES.index(1.0)
@@ -41,7 +42,12 @@ def jet():
     return FlexConv2d(4, 4, 15, generator="njet", mask=None, groups=2)
 
 
-LAYERS = [causal, rectangular, rotated, unmasked, siren, jet]
+def channelwise():
+    mask = ChannelGaussianMask(1, 4, sigma=0.1, largest_sigma=0.5)
+    return FlexConv1d(4, 4, 33, groups=4, mask=mask)
+
+
+LAYERS = [causal, rectangular, rotated, unmasked, siren, jet, channelwise]
 
 
 @pytest.fixture(params=LAYERS, ids=[make.__name__ for make in LAYERS])

@@ -15,7 +15,7 @@ from flexconv.explorer._program import UnsupportedError, program
 from flexconv.explorer._trial import trial
 from flexconv.models import ImageSeries, Inputs
 
-from .reading import embedded, find, needs_browser, table
+from .reading import embedded, find, needs_browser, shown_text, table, wait_until
 from .test_trial import asynchronously
 
 CLASSES = ("bee", "cricket", "fly")
@@ -78,13 +78,10 @@ def pages(trained, samples, tmp_path_factory):
 
 def shown(page, download, words):
     """The logits that the page shows, when a result contains some words."""
-    for _ in range(200):
-        captions = page.find_elements("css selector", "#series-results figcaption")
-        if captions and words in captions[0].text:
-            _, rows = table(download("#series-results figcaption", "csv"))
-            return {name: float(logit) for name, _, logit in rows}
-        page.execute_async_script("setTimeout(arguments[0], 50)")
-    raise AssertionError(f"no result with {words!r}: {find(page, '#series-status').text}")
+    found = wait_until(lambda: words in shown_text(page, "#series-results figcaption"))
+    assert found, f"no result with {words!r}: {shown_text(page, '#series-status')}"
+    _, rows = table(download("#series-results figcaption", "csv"))
+    return {name: float(logit) for name, _, logit in rows}
 
 
 def paste(page, words):
@@ -133,8 +130,8 @@ def test_classifies_recordings_and_refuses_another_rate(visit, download, trained
     find(page, "#series-file").send_keys(str(tmp_path / "8000.wav"))
     assert shown(page, download, "the first 40 steps") == logits(trained["recordings"], values[None, :LENGTH])
     find(page, "#series-file").send_keys(str(tmp_path / "4000.wav"))
-    asynchronously(page, "await new Promise((resume) => setTimeout(resume, 300))")
-    assert "4000 Hz, but the network takes 8000 Hz" in find(page, "#series-status").text
+    wait_until(lambda: "4000 Hz" in shown_text(page, "#series-status"))
+    assert "4000 Hz, but the network takes 8000 Hz" in shown_text(page, "#series-status")
 
 
 @needs_browser

@@ -15,7 +15,7 @@ from flexconv.explorer._program import UnsupportedError, program
 from flexconv.explorer._trial import trial
 from flexconv.models import CIFARResNet, Inputs
 
-from .reading import find, needs_browser, table
+from .reading import find, needs_browser, shown_text, table, wait_until
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox")
 
@@ -156,12 +156,8 @@ def shown_logits(page, download):
 
 
 def wait_for_result(page, words):
-    for _ in range(200):
-        results = page.find_elements("css selector", ".result figcaption")
-        if results and words in results[0].text:
-            return
-        page.execute_async_script("setTimeout(arguments[0], 50)")
-    raise AssertionError(f"no result with {words!r}: {[result.text for result in results]}")
+    found = wait_until(lambda: words in shown_text(page, ".result figcaption"))
+    assert found, f"no result with {words!r}: {shown_text(page, '.result figcaption')!r}"
 
 
 @needs_browser
@@ -215,14 +211,10 @@ def test_inverts_an_image(visit, trained):
     page = visit("small")
     wait_for_result(page, "sample 1")
     seen = "return document.querySelector('.seen').toDataURL()"
-    before, shares = page.execute_script(seen), find(page, ".bars").text
+    before, shares = page.execute_script(seen), shown_text(page, ".bars")
     find(page, "#invert").click()
-    for _ in range(100):
-        if page.find_elements("css selector", ".bars") and find(page, ".bars").text != shares:
-            break
-        page.execute_async_script("setTimeout(arguments[0], 50)")
+    assert wait_until(lambda: shown_text(page, ".bars") not in ("", shares))
     assert page.execute_script(seen) != before
-    assert find(page, ".bars").text != shares
 
 
 @needs_browser
@@ -248,21 +240,14 @@ def test_says_if_a_file_is_not_an_image(visit, tmp_path):
     page = visit("small")
     wait_for_result(page, "sample 1")
     find(page, "#file").send_keys(str(tmp_path / "notes.png"))
-    for _ in range(100):
-        if "notes.png" in find(page, "#trial-status").text:
-            return
-        page.execute_async_script("setTimeout(arguments[0], 50)")
-    raise AssertionError(find(page, "#trial-status").text)
+    assert wait_until(lambda: "notes.png" in shown_text(page, "#trial-status")), shown_text(page, "#trial-status")
 
 
 @needs_browser
 def test_two_networks_classify_the_same_image(visit):
     page = visit("two")
     wait_for_result(page, "sample 1")
-    for _ in range(100):
-        if len(page.find_elements("css selector", ".result")) == 2:
-            break
-        page.execute_async_script("setTimeout(arguments[0], 50)")
+    wait_until(lambda: len(page.find_elements("css selector", ".result")) == 2)
     texts = [each.text for each in page.find_elements("css selector", ".result figcaption")]
     assert "12 × 12 pixels" in texts[0]
     assert "10 × 14 pixels" in texts[1]
