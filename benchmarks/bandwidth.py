@@ -5,8 +5,9 @@
 RUN is a run folder or the name of a trained network. Prints two tables as Markdown: for every FlexConv the measured
 energy beyond the Nyquist frequency of its grid and the part of it that costs accuracy (`flexconv.spectrum`), and the
 accuracy of the network at 0.5, 0.75, 1, 1.5 and 2 times its resolution, resampled by `at_resolution`, without and with
-batch norms recalibrated on training batches. Inputs are resized with a filter against aliasing. Use the validation part
-while you still choose something, and `--split test` once for the final network.
+batch norms recalibrated on training batches. Inputs are resized with a filter against aliasing; those of which samples
+are missing cannot be resized. Use the validation part while you still choose something, and `--split test` once for the
+final network.
 """
 
 from __future__ import annotations
@@ -148,7 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(model: nn.Module, splits: DataSplits, split: Split, recipe: Any, given: argparse.Namespace) -> dict[str, Any]:
     augment = None if recipe is None else recipe.data.augmentation
-    settings = {"augment": augment, "device": given.device, "batch_size": given.batch_size}
+    settings: dict[str, Any] = {"augment": augment, "device": given.device, "batch_size": given.batch_size}
+    if getattr(model, "mask_channel", False):
+        print("Inputs of which samples are missing cannot be resized: only the trained resolution is measured.\n")
+        settings["scales"] = (1.0,)
     return {"layers": layer_rows(model), "resolutions": resolution_rows(model, split, splits.train, **settings)}
 
 

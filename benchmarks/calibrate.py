@@ -2,7 +2,7 @@
 
     cd results/bench
     python -m benchmarks.calibrate measure cuda calibrate_cuda.jsonl                       (100 seconds; --seconds)
-    python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes depthwise
+    python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes depthwise --seconds 300
     python -m benchmarks.calibrate measure cuda held_out_cuda.jsonl --shapes held-out
     python -m benchmarks.calibrate fit calibrate_cuda.jsonl calibrate_depthwise_cuda.jsonl --check held_out_cuda.jsonl
 
@@ -146,13 +146,16 @@ def gpu_shapes() -> Iterator[Shape]:
 
 
 def depthwise_shapes() -> Iterator[Shape]:
-    """Yield depthwise convolutions, from those of networks for images to long sequences."""
+    """Yield depthwise convolutions, from those of networks for images to long sequences, and those of `gpu_shapes`."""
     grids = [  # dims, batch, channels, size, taps
         (1, (64,), (140, 768), (1024,), (5, 33, 129, 513, 1024)),
         (1, (16,), (140,), (784, 1024), (9, 65, 784)),
         (1, (64,), (256,), (4096,), (9, 129, 1025, 4096)),
         (1, (16,), (256,), (16384,), (33, 257, 2049, 16384)),
         (1, (1, 4), (140,), (1024, 16000), (65, 1024)),
+        (1, (64,), (768,), (2048, 4096), (129, 513, 1024, 4096)),
+        (1, (16,), (768,), (8192, 16384), (257, 1025, 4097, 16384)),
+        (1, (4, 16), (96,), (3000, 10000, 32768), (33, 500, 3000)),
         (2, (64,), (96,), (32,), (3, 5, 9, 17, 33)),
         (2, (64,), (384,), (14,), (3, 7, 13)),
         (2, (64,), (384,), (28, 56), (3, 7, 13, 31)),
@@ -165,6 +168,7 @@ def depthwise_shapes() -> Iterator[Shape]:
         for batch, channels, size, taps in itertools.product(*axes):
             if taps <= size + 1:
                 yield Shape(dims, batch, channels, size, taps, groups=channels)
+    yield from (shape for shape in gpu_shapes() if shape.groups > 1)
 
 
 def held_out_shapes(number: int = 120) -> list[Shape]:
@@ -217,7 +221,8 @@ def _calls(shape: Shape, device: torch.device, precision: str, *, training: bool
     """Return what to time. Long calls are left out, and FFTs are timed once because they always run in float32."""
     problem, cpu = shape.problem(device.type, PRECISIONS[precision]), device.type == "cpu"
     names = ["direct", "fft"] if cpu else ["direct", "fft", "dft"] if precision == "fp32" else ["direct", "dft"]
-    names += ["toeplitz"] if not cpu and shape.groups == shape.channels > 1 else []
+    if not cpu and shape.groups == shape.channels > 1:
+        names += ["toeplitz", "monarch"] if shape.dims < 3 else ["toeplitz"]
     if not cpu:
         calibration = Calibration(_calibration_cuda.COEFFICIENTS[problem.precision, training], {})
         times = estimate_times(calibration, problem)
@@ -243,7 +248,7 @@ def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
     """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too.
 
     If a shape was measured several times, the last measurement counts. Depthwise convolutions on a GPU without a
-    measurement of "toeplitz" are left out.
+    measurement of "toeplitz" are left out. "monarch" was measured for some of them only.
     """
     last = {}
     for line in lines:
@@ -254,7 +259,7 @@ def read_samples(lines: Iterable[str]) -> dict[tuple[str, bool], list[Sample]]:
     ffts = {(shape, row["training"]): row["fft"] for row, shape in known if "fft" in row}
     samples = defaultdict(list)
     for row, shape in known:
-        times = {name: 1e6 * row[name] for name in ("direct", "fft", "dft", "toeplitz") if name in row}
+        times = {name: 1e6 * row[name] for name in ("direct", "fft", "dft", "toeplitz", "monarch") if name in row}
         if (shape, row["training"]) in ffts:
             times.setdefault("fft", 1e6 * ffts[shape, row["training"]])
         precision = PRECISIONS[row.get("precision", "fp32")]
@@ -285,7 +290,11 @@ def main() -> None:
     if arguments.command == "measure":
         device, limit = torch.device(arguments.device), 100.0 if arguments.device == "cuda" else float("inf")
         with arguments.file.open("w") as sink:
-            named = {"all": partial(sweep, device.type), "depthwise": depthwise_shapes, "held-out": held_out_shapes}
+            named = {
+                "all": partial(sweep, device.type),
+                "depthwise": depthwise_shapes,
+                "held-out": held_out_shapes,
+            }
             shapes = SMOKE if arguments.smoke else [*named[arguments.shapes]()]
             measure_all(device, shapes, sink, seconds=arguments.seconds or limit)
         return

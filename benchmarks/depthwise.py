@@ -5,7 +5,7 @@
 On a GPU in bf16, as replayed CUDA graphs, less than two minutes. `floor` is the time of three copies of the input:
 a forward pass reads x and writes y, and a backward pass reads x and the gradient of y and writes that of x. `torch.fft`
 is the usual three lines in float32. `torch` is its own convolution, which is left out where it takes too long. Errors
-are those of y in the selected algorithm, relative to float64, of the first channels and samples.
+are those of y in the selected algorithm and in "monarch", relative to float64, of the first channels and samples.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from flexconv.bench import measure
 from flexconv.bench.ceilings import DTYPES
 from flexconv.bench.timing import all_in_training
 
+ALGORITHMS = ("monarch", "toeplitz", "dft", "fft")
 MAX_TAPS = 1100  # of torch's own convolution, which takes seconds for more
 SOME = 3  # samples and channels whose error is measured
 
@@ -67,14 +68,15 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16", choices=tuple(DTYPES))
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    names = ("floor", "auto", "toeplitz", "dft", "fft", "torch.fft", "torch")
-    print(f"{'batch × channels × size, taps':32} " + " ".join(f"{name:>9}" for name in names) + "   auto is    error")
+    names = ("floor", "auto", *ALGORITHMS, "torch.fft", "torch")
+    print(f"{'batch × channels × size, taps':32} " + " ".join(f"{name:>9}" for name in names) + "   auto is   errors")
     for case in CPU_CASES if device.type == "cpu" else CASES:
         x, w = tensors(case, device, DTYPES[arguments.precision if device.type == "cuda" else "fp32"])
         times, selected = time_case(case, x, w, device)
         shape = f"{case.batch} × {case.channels} × {' × '.join(map(str, case.size))}, {case.taps}"
         cells = " ".join(f"{times[name]:9.3f}" if name in times else f"{'–':>9}" for name in names)
-        print(f"{shape:32} {cells}   {selected:9} {error(case, x, w):.1e}", flush=True)
+        errors = " ".join(f"{error(case, x, w, name):.1e}" for name in ("auto", "monarch"))
+        print(f"{shape:32} {cells}   {selected:9} {errors}", flush=True)
 
 
 def tensors(case: Case, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,7 +91,7 @@ def time_case(case: Case, x: torch.Tensor, w: torch.Tensor, device: torch.device
     """Milliseconds by name, and the algorithm that "auto" selects."""
     grad = torch.randn_like(convolve(case, x, w, "auto"))
     calls: dict[str, Callable[[], object]] = {"floor": lambda: [x.detach().clone() for _ in range(3)]}
-    for name in ("auto", "toeplitz", "dft", "fft"):
+    for name in ("auto", *ALGORITHMS):
         if name == "auto" or device.type == "cuda" or name == "fft":
             calls[name] = partial(_train, partial(convolve, case, x, w, name), (x, w), grad)
     calls["torch.fft"] = partial(_train, partial(_three_lines, case, x, w), (x, w), grad)
@@ -98,7 +100,7 @@ def time_case(case: Case, x: torch.Tensor, w: torch.Tensor, device: torch.device
     with ops.launches_are_free():
         found = measure(all_in_training(calls, device), device, seconds=0.05)
     times = {name: timing.ms for name, timing in found.items()}
-    algorithms = [name for name in ("toeplitz", "dft", "fft") if name in times]
+    algorithms = [name for name in ALGORITHMS if name in times]
     selected = min(algorithms, key=lambda name: abs(times[name] - times["auto"]), default="direct")
     return times, selected if device.type == "cuda" else "direct, fft"
 
@@ -109,10 +111,10 @@ def convolve(case: Case, x: torch.Tensor, w: torch.Tensor, algorithm: str) -> to
     return conv(x, w, padding=case.pads, groups=case.channels, algorithm=algorithm)
 
 
-def error(case: Case, x: torch.Tensor, w: torch.Tensor) -> float:
-    """The error of "auto" for some samples and channels, relative to the FFT in float64."""
+def error(case: Case, x: torch.Tensor, w: torch.Tensor, algorithm: str) -> float:
+    """The error of an algorithm for some samples and channels, relative to the FFT in float64."""
     with torch.no_grad(), ops.launches_are_free():
-        y = convolve(case, x, w, "auto")[:SOME, :SOME].double()
+        y = convolve(case, x, w, algorithm)[:SOME, :SOME].double()
         expected = convolve(case._replace(channels=SOME), x[:SOME, :SOME].double(), w[:SOME].double(), "fft")
         return float((y - expected).norm() / expected.norm())
 

@@ -31,6 +31,7 @@ from torch import nn
 from flexconv import FlexConv2d
 from flexconv._fast import fused_sampler, launches, sizes
 from flexconv.nn import _extent
+from flexconv.ops import _direct
 
 LAUNCHED = "features_forward", "features_backward", "mask_forward", "mask_backward", "mask_finish"
 CHANNELS, IMAGE, GRID = 4, 16, 17
@@ -60,28 +61,35 @@ class HostCopy(sizes.Copy):
         return self._host.tolist()
 
 
+def symmetric_padding(x: Any, weight: Any, pads: Any, geometry: Any) -> tuple[int, ...]:  # noqa: ARG001
+    """`_padding_by_torch` without what avoids faults of libraries on a CPU."""
+    return tuple(map(min, pads))
+
+
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Let layers on a CPU take the path of a GPU, without launches."""
-    from flexconv._fast import fused_sampler_triton
+    from flexconv._fast import fused_mask_triton, fused_sampler_triton
 
-    found = {name: getattr(fused_sampler_triton, name) for name in LAUNCHED}
+    modules = fused_sampler_triton, fused_mask_triton
+    found = [(module, name, getattr(module, name)) for module in modules for name in LAUNCHED if hasattr(module, name)]
     supports_device, supports, copy = fused_sampler.supports_device, sizes.copies.supports, sizes.copies.copy
-    for name in LAUNCHED:
-        setattr(fused_sampler_triton, name, NoLaunch(found[name]))
+    for module, name, kernel in found:
+        setattr(module, name, NoLaunch(kernel))
     fused_sampler.supports_device = lambda _: True
     device, stream = launches._current_device, launches._current_stream
     launches._current_device, launches._current_stream = (lambda: -1), (lambda _: 0)
     sizes.copies.supports = lambda _: True  # type: ignore[method-assign]
     sizes.copies.copy = HostCopy
     remember, _extent._remember = _extent._remember, _extent.Versions  # values on a GPU are not compared
+    padding, _direct._padding_by_torch = _direct._padding_by_torch, symmetric_padding
     try:
         yield
     finally:
-        for name, kernel in found.items():
-            setattr(fused_sampler_triton, name, kernel)
+        for module, name, kernel in found:
+            setattr(module, name, kernel)
         fused_sampler.supports_device = supports_device
-        _extent._remember = remember
+        _extent._remember, _direct._padding_by_torch = remember, padding
         launches._current_device, launches._current_stream = device, stream
         sizes.copies.supports, sizes.copies.copy = supports, copy  # type: ignore[method-assign]
 

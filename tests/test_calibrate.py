@@ -52,7 +52,7 @@ def test_measures_all_algorithms_in_both_precisions_on_a_gpu(gpu):
     for row in rows:
         timed = {name for name in OPERATION_COUNTS if name in row}
         expected = {"direct", "fft", "dft"} if row["precision"] == "fp32" else {"direct", "dft"}
-        assert timed == expected | ({"toeplitz"} if row["groups"] > 1 else set())
+        assert timed == expected | ({"toeplitz", "monarch"} if row["groups"] > 1 else set())
 
 
 def test_leaves_out_calls_that_take_too_long(monkeypatch):

@@ -134,3 +134,20 @@ def test_optimizer_of_fabric_is_unwrapped():
     assert step.optimizers == [inner]
     losses = [step(*batch) for batch in batches(3)]
     assert all(loss.isfinite() for loss in losses)
+
+
+def test_later_calls_do_not_change_what_was_returned():
+    model = nn.Sequential(flexconv.FlexConv1d(1, 1, 5), nn.BatchNorm1d(1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train_step(x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        return {"bias": model[0].bias, "mean": model[1].running_mean}
+
+    step = flexconv.capture(train_step, model, optimizer)
+    returned = step(torch.randn(2, 1, 9))
+    before = {name: tensor.clone() for name, tensor in returned.items()}
+    step(torch.randn(2, 1, 9))
+    assert all(torch.equal(returned[name], before[name]) for name in before)

@@ -31,7 +31,7 @@ def has_fast_version(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(plain)
         def choose(*args: P.args, **kwargs: P.kwargs) -> R:
-            fast = fast_version(name)
+            fast = _versions.get(name) or fast_version(name)
             result = NotImplemented if fast is None else fast(*args, **kwargs)
             return plain(*args, **kwargs) if result is NotImplemented else result  # type: ignore[return-value]
 

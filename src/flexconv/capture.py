@@ -120,7 +120,7 @@ class TrainStep(Generic[P, R]):
         if self.device.type != "cpu":
             for model in self.models:
                 refresh_extents(model)  # one copy to the host for all layers, instead of one per layer
-        return detached(result)
+        return copied(result)
 
 
 def on_device(tree: Any, device: torch.device) -> Any:
@@ -151,6 +151,11 @@ def check_argument(value: Any) -> None:
 def detached(tree: Any) -> Any:
     """Return a tree with all tensors detached."""
     return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, tree)
+
+
+def copied(tree: Any) -> Any:
+    """Return a tree with copies of all tensors, which later steps do not change."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)
 
 
 @contextlib.contextmanager

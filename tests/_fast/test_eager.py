@@ -289,6 +289,19 @@ def test_other_layers(monkeypatch, computed, layer):
     assert computed == [False]
 
 
+def test_without_triton_and_on_other_devices(monkeypatch):
+    monkeypatch.undo()  # ask for the device, and for Triton
+    monkeypatch.setattr(fused_sampler, "has_triton", lambda: False)
+    layer = FlexConv2d(3, 4, 9, generator=SMALL).to(DEVICE)
+    x = input_of(layer).requires_grad_()
+    assert eager.convolve(layer, x, layer.bias) is NotImplemented
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    gradient.square().sum().backward()  # twice
+    assert x.grad is not None
+    empty = FlexConv2d(3, 4, 9, generator=SMALL, device="meta")
+    assert empty(x.to("meta")).shape == (2, 4, 12, 12)
+
+
 def test_hooks_are_called(computed):
     layer = FlexConv2d(3, 4, 9, generator=SMALL).to(DEVICE)
     layer(input_of(layer))
@@ -305,7 +318,11 @@ def test_evaluation_without_gradients_keeps_its_kernel(computed):
     layer = FlexConv2d(3, 4, 9, generator=SMALL).to(DEVICE).eval()
     with torch.no_grad():
         layer(input_of(layer))
-    assert computed == [False]
+        kept = layer._provider._cache._entry
+        layer(input_of(layer))
+    assert kept is not None
+    assert layer._provider._cache._entry is kept
+    assert computed == [True, True]  # by `evaluation.py`
 
 
 def test_function_transforms(computed):

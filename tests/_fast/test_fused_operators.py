@@ -13,7 +13,7 @@ from tests.conftest import relative_error
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
 
-MAX_NODES = 40  # of one FlexConv, without placeholders; 2 are the output and the bias
+MAX_NODES = 48  # of one FlexConv, without placeholders; half of them are views
 
 
 class Nodes:

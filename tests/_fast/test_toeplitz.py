@@ -10,7 +10,7 @@ from torch import nn
 pytest.importorskip("triton")
 
 from flexconv import FlexConv1d, FlexConv2d
-from flexconv._fast import toeplitz, toeplitz_conv
+from flexconv._fast import depthwise_conv, toeplitz
 from flexconv.ops import conv1d, conv2d, conv3d
 from tests.conftest import relative_error
 
@@ -22,7 +22,7 @@ TORCH_CONVS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 @pytest.fixture(autouse=True)
 def _use_interpreter(monkeypatch):
     if DEVICE == "cpu":
-        monkeypatch.setattr(toeplitz_conv, "supports_device", lambda _: True)
+        monkeypatch.setattr(depthwise_conv, "supports_device", lambda _: True)
 
 
 @pytest.fixture
@@ -178,9 +178,13 @@ def test_operators_for_compiled_code(bias):
     grad = torch.randn(2, 3, 36, device=DEVICE)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     operators = torch.ops.flexconv
-    torch.library.opcheck(operators.depthwise_conv, (x, w, b, [1, 1]), test_utils=checks)
-    torch.library.opcheck(operators.depthwise_input_gradient, (grad, w, [1, 1], [40]), test_utils=checks[:3])
-    torch.library.opcheck(operators.depthwise_weight_gradient, (x, grad, [1, 1], [7]), test_utils=checks[:3])
+    torch.library.opcheck(operators.depthwise_conv, (x, w, b, [1, 1], "toeplitz"), test_utils=checks)
+    torch.library.opcheck(
+        operators.depthwise_input_gradient, (grad, w, [40], [1, 1], "toeplitz"), test_utils=checks[:3]
+    )
+    torch.library.opcheck(
+        operators.depthwise_weight_gradient, (x, grad, [7], [1, 1], "toeplitz"), test_utils=checks[:3]
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["toeplitz", "auto"])

@@ -8,11 +8,12 @@ from . import batches as batches
 from . import capture as capture
 from . import correlation as correlation
 from . import cpu_conv as cpu_conv
+from . import depthwise_conv as depthwise_conv
 from . import eager as eager
 from . import engines as engines
 from . import factors as factors
 from . import fit as fit
 from . import products as products
+from . import separable_blocks as separable_blocks
 from . import sizes as sizes
 from . import step as step
-from . import toeplitz_conv as toeplitz_conv

@@ -1,4 +1,4 @@
-"""Batch norm in training, written for a compiler: sums are computed over short pieces first.
+"""Batch norm in training and sums with a bias, written for a compiler: sums are computed over short pieces first.
 
 A sum over a batch of long rows is slow on a GPU, and its summands have to be written to memory first. Pieces that fit
 into registers are summed where they are computed, with mean and variance from one read. The same holds for gradients,
@@ -34,6 +34,14 @@ def batch_norm(
     centre, slope, shift = (each.view(-1, 1, 1).expand(*means.shape, 1) for each in (mean, slope, shift))
     y = (pieces - centre) * slope + shift
     return y.view(x.shape).to(x.dtype), mean, variance
+
+
+def add_bias(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """x + bias for x [batch, channels, …] and a bias [channels], in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    row = math.prod(x.shape[2:])
+    pieces = wide.reshape(*x.shape[:2], row // piece_length(row), piece_length(row))
+    return (pieces + bias.view(-1, 1, 1).expand(*pieces.shape[:3], 1)).view(x.shape)
 
 
 def piece_length(row: int) -> int:

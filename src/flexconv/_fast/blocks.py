@@ -40,7 +40,7 @@ def fused_blocks(model: nn.Module) -> Iterator[None]:
     """Inside, the networks and blocks of `flexconv.models` in `model` use their fused forward passes."""
     swapped = []
     for module in model.modules():
-        fused = _FUSED.get(type(module))
+        fused = FUSED.get(type(module))
         if fused is not None and "forward" not in vars(module):
             module.forward = functools.partial(fused, module)
             swapped.append(module)
@@ -91,7 +91,8 @@ def _resnet_block(block: CIFARResNetBlock, x: torch.Tensor) -> torch.Tensor:
     return conv_norm_relu(block.conv2, block.norm2, h, before=(block.shortcut(x), None))
 
 
-_FUSED: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
+#: fused forward passes; `separable_blocks.py` adds its own
+FUSED: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
     FlexNet: _flexnet,
     FlexNetBlock: _flexnet_block,
     FlexTCN: _flextcn,
@@ -122,7 +123,7 @@ def conv_norm_relu(
     if dropout is not None and not is_plain_dropout(dropout):
         y = dropout(conv_norm_relu(conv, norm, x, before=before, lengths=lengths))
         return y if after is None else _add_relu(y, *after)
-    if lengths is None and regions_are_compiled() and _is_plain_batch_norm(norm):
+    if lengths is None and regions_are_compiled() and is_plain_batch_norm(norm):
         assert norm.running_mean is not None
         assert norm.running_var is not None
         assert norm.momentum is not None
@@ -145,7 +146,7 @@ def without_bias(conv: nn.Module, x: torch.Tensor) -> Shortcut:
     if regions_are_compiled() and not hooks_of(conv):
         if type(conv) is FlexConv1d or type(conv) is FlexConv2d:
             return conv._convolve(x, None), conv.bias
-        if _is_pointwise(conv):
+        if is_pointwise(conv):
             weight = conv.weight.flatten(1).expand(len(x), -1, -1)  # torch.matmul would copy x
             return torch.bmm(weight, x.flatten(2)).unflatten(2, x.shape[2:]), conv.bias
     return conv(x), None
@@ -157,10 +158,10 @@ def _count_batch(blocks: Iterable[nn.Module], *norms: nn.Module) -> None:
     These are `norms`, and norm1 and norm2 of the blocks that are fused.
     """
     if regions_are_compiled():
-        fused = [block for block in blocks if type(block) in _FUSED and "forward" in vars(block)]
+        fused = [block for block in blocks if type(block) in FUSED and "forward" in vars(block)]
         children = (child for block in fused for child in block.named_children())
         everywhere = [*norms, *(child for name, child in children if name in ("norm1", "norm2"))]
-        counts = [norm.num_batches_tracked for norm in everywhere if _is_plain_batch_norm(norm)]
+        counts = [norm.num_batches_tracked for norm in everywhere if is_plain_batch_norm(norm)]
         if counts:
             torch._foreach_add_(counts, 1)  # type: ignore[arg-type]  (none is None in such a norm)
 
@@ -208,14 +209,14 @@ def _norm_relu(
     return y if after is None else F.relu(y + _with_bias(*after))
 
 
-def _is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
+def is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
     """Whether this is torch's own batch norm with its usual settings, in training and without hooks."""
     if not (type(norm) is nn.BatchNorm1d or type(norm) is nn.BatchNorm2d) or hooks_of(norm):
         return False
     return norm.training and norm.affine and norm.track_running_stats and norm.momentum is not None
 
 
-def _is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
+def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
     """Whether this is torch's own 1×1 convolution with one group and without stride or padding."""
     if not (type(conv) is nn.Conv1d or type(conv) is nn.Conv2d) or isinstance(conv.padding, str):
         return False

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._registry import provide
-from ..capture import TrainStep, check_argument, constant_rates, detached, on_device
+from ..capture import TrainStep, check_argument, constant_rates, copied, detached, on_device
 from ..errors import UsageError, first_line
 from ..nn import parameters_changed, refresh_extents
 from ..ops import launches_are_free
@@ -218,7 +218,7 @@ class CapturedStep(TrainStep[P, R]):
         with self._ready():
             result = self.train_step(*args, **kwargs)
         self.windows.note_versions()
-        return detached(result)
+        return copied(result)
 
     def _warm_up(self, args: Any, kwargs: Any, *, check: bool) -> R:
         """Run a step as it will be captured. If `check`, raise an error for lines that cannot be captured.
@@ -228,7 +228,7 @@ class CapturedStep(TrainStep[P, R]):
         args, kwargs = on_device((args, kwargs), self.device)  # type: ignore[assignment]
         result = self._run(self._checked_warm_up if check else self.recorder.warm_up, args, kwargs, capturing=False)
         self._warm_state = CapturedState(self.model, self.optimizers)
-        return detached(result)
+        return copied(result)
 
     def _checked_warm_up(self, run: Callable[[], R]) -> R:
         with self.recorder.host_reads() as lines:

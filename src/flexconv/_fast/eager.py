@@ -23,8 +23,10 @@ from .._registry import provide
 from ..nn import FlexConvNd, TapRange
 from ..nn.kernels._linear import Affine
 from ..ops._direct import direct_conv
+from ..ops._monarch import monarch_conv
 from ..ops._select import _launches_are_free
 from ..ops._toeplitz import toeplitz_conv
+from . import evaluation
 from . import fused_sampler as fused
 from .eager_dft import dft_layer
 from .eager_fft import fft_layer
@@ -45,10 +47,12 @@ _NOT_OVERRIDDEN = (
 
 def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`FlexConvNd._convolve`. NotImplemented if it is not supported."""
-    if torch.compiler.is_compiling() or type(x) not in _PLAIN or not fused.supports_device(x):
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
         return NotImplemented
+    if not torch.is_grad_enabled():
+        return evaluation.convolve(layer, x, bias)
     attributes = layer.__dict__
-    if not torch.is_grad_enabled() or attributes["_provider"].prepared is not None:
+    if not fused.supports_device(x) or attributes["_provider"].prepared is not None:
         return NotImplemented
     settings = _settings_of(attributes)
     path = _paths.get(layer)
@@ -168,8 +172,7 @@ class _Path:
             torch.set_autocast_enabled(x.device.type, False)
         try:
             if not trained:
-                present = [tensor for tensor in of_features[:-1] if tensor is not None]
-                features = fused._features_of(layer.generator, sampling.grid, of_features[:-1], present)
+                features = self._constant_features(layer, sampling.grid, of_features, captured=captured)
                 others = of_mask
             if problem.fft is not None:
                 return fft_layer(problem.fft, sampling, features, x, bias, weight, output_bias, *others)
@@ -183,13 +186,26 @@ class _Path:
         finally:
             if lowered is not None:
                 torch.set_autocast_enabled(x.device.type, True)
-        if problem.toeplitz:
-            return toeplitz_conv(x, kernel, bias, problem.geometry)
+        if problem.depthwise is not None:
+            convolve = toeplitz_conv if problem.depthwise == "toeplitz" else monarch_conv
+            return convolve(x, kernel, bias, problem.geometry)
         if problem.padding is None:
             return direct_conv(x, kernel, bias, problem.geometry)
         stride, _, dilation, groups = problem.geometry
         padded = x if problem.added is None else F.pad(x, problem.added)
         return _CONV[layer.dims](padded, kernel, bias, stride, problem.padding, dilation, groups)
+
+    def _constant_features(
+        self, layer: FlexConvNd, grid: fused.Grid, tensors: list[torch.Tensor | None], *, captured: bool
+    ) -> torch.Tensor:
+        """Features that have no gradients: those of the last forward pass, if nothing has changed."""
+        generator = layer.generator
+        used = [tensor for tensor in tensors if tensor is not None]
+        kept = None if captured else fused._constant_features.get(generator)
+        if kept is not None and kept.grid is grid and kept.versions.unchanged(used):
+            return kept.features
+        present = used if tensors[-1] is None else used[:-1]
+        return fused._features_of(generator, grid, tensors[:-1], present)
 
     def _tensors(self, device: int) -> _Tensors | None:
         """The current parameters. None if they are not ordinary float32 tensors on this device."""

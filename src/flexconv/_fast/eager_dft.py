@@ -1,7 +1,7 @@
 """A convolution by matrix products (`ops/_dft.py`), with its kernel, as one node of autograd.
 
 This is the case of one matrix per transform, without groups of single channels. The products are those of the plain
-version, and so are the values:
+version:
 
     X = F_x x,    B = F_w basis,    K = B · mixᵀ,    Y = X · K,    y = F_yᵀ Y + b
 
@@ -12,6 +12,7 @@ A second derivative is computed by the plain version.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +22,12 @@ from ..ops import FactoredKernel, KernelBatch
 from ..ops._complex_product import _complex_product
 from ..ops._dft import _is_accurate, dft_conv
 from ..ops._dft_cache import cached_matrices
-from ..ops._dft_kernel import _compensated_product
 from ..ops._dft_plan import SMALL_BATCH, Plan, cached_plan
 from ..ops._dft_transform import _analyse, _synthesise
 from ..ops._geometry import Geometry, output_sizes
 from . import fused_sampler as fused
 from .eager_kernel import Basis, Optional, Sampling, basis_gradients, plain_basis, sample_basis, without_autocast
+from .triton_support import capturing
 
 
 class DftProblem(NamedTuple):
@@ -85,7 +86,7 @@ class DftConv(torch.autograd.Function):
         batch, padded = x.shape[0], problem.padded
         differentiable = True in ctx.needs_input_grad
         basis = sample_basis(sampling, features, tensors, keep=differentiable)
-        basis_spectra = _compensated_product(kernel_matrix, basis.values.to(dtype))
+        basis_spectra = torch.mm(kernel_matrix, _columns(basis.values.to(dtype), kernel_matrix.shape[1]))
         mix = torch.cat([weight, output_bias.unsqueeze(1)], 1).to(dtype)
         if padded != fan_in:
             mix = F.pad(mix.view(out, fan_in, -1), (0, 0, 0, padded - fan_in)).view(out * padded, -1)
@@ -94,7 +95,7 @@ class DftConv(torch.autograd.Function):
         y = _complex_product(spectra, kernel, False, out // groups, False).transpose(2, 3).reshape(2, -1, batch, out)
         y = _synthesise(y, [y_matrix], problem.outputs, "single")
         if bias is not None:
-            y += bias.to(dtype).view(-1, *(1,) * (x.ndim - 2))
+            y += bias.view(-1, *(1,) * (x.ndim - 2))  # in the precision of the bias, and then rounded
         if differentiable:
             ctx.problem, ctx.matrices, ctx.sampling, ctx.constant = problem, matrices, sampling, features is not None
             ctx.save_for_backward(x, bias, weight, output_bias, mix, spectra, kernel, basis_spectra, *basis, *tensors)
@@ -140,6 +141,26 @@ class DftConv(torch.autograd.Function):
                     d_basis = torch.mm(kernel_matrix[:, : len(basis.values)].t(), d_basis).to(torch.float32)
                     others = basis_gradients(ctx.sampling, basis, tensors, d_basis, needed[4:])
         return None, None, None, None, d_x, d_bias, d_weight, d_output_bias, *others
+
+
+def _columns(signals: torch.Tensor, rows: int) -> torch.Tensor:
+    """Signals [points, n] as `_compensated_product` of `ops/_dft_kernel.py` multiplies them: once, or twice padded."""
+    points, number = signals.shape
+    if rows == points:
+        return signals
+    if rows == 2 * points:
+        return torch.cat([signals, signals])
+    make = _zeros if capturing(signals.device) else _kept_zeros  # a CUDA graph must own what it reads
+    zeros = make(rows // 2 - points, number, signals.dtype, signals.device)
+    return torch.cat([signals, zeros, signals, zeros])
+
+
+def _zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.zeros(rows, columns, dtype=dtype, device=device)
+
+
+_kept_zeros = functools.lru_cache(maxsize=64)(_zeros)
 
 
 def plain_conv(

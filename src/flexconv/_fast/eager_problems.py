@@ -21,7 +21,7 @@ from .sampler_launches import MaskSettings
 
 #: operations of each algorithm on the host, as in `ops._select`, that are not views: views take little time here,
 #: because autograd does not record them (`python -m benchmarks.eager_loop --count`)
-OPERATIONS = {"direct": (7, 16), "fft": (14, 40), "dft": (14, 30), "toeplitz": (11, 24)}
+OPERATIONS = {"direct": (7, 16), "fft": (14, 40), "dft": (14, 30), "toeplitz": (11, 24), "monarch": (12, 24)}
 
 
 class _Shape(FactoredKernel):
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
     sampling: Sampling
     dft: DftProblem | None = None
     fft: FftProblem | None = None
-    toeplitz: bool = False
+    depthwise: str | None = None  # "toeplitz" or "monarch"
     padding: tuple[int, ...] | None = None  # for torch's own function; None: `direct_conv` does more than to call it
     added: list[int] | None = None  # padding in front of it, as for `F.pad`
 
@@ -103,7 +103,7 @@ def make_problem(
     dft, fft = dft_problem(x, kernel, cropped, dtype), fft_problem(x, kernel, cropped, dtype)
     algorithm = layer.algorithm
     if algorithm == "auto":
-        found = {"direct": True, "dft": dft, "fft": fft, "toeplitz": True}
+        found = {"direct": True, "dft": dft, "fft": fft, "toeplitz": True, "monarch": True}
         operations = {name: OPERATIONS[name] if found[name] else plain for name, plain in HOST_OPERATIONS.items()}
         algorithm = select_algorithm(x, kernel, cropped, operations)
     mask = None if layer.mask is None else weakref.ref(layer.mask)
@@ -115,8 +115,8 @@ def make_problem(
         return None if dft is None else Problem(cropped, taps, sampling, dft=dft)
     if algorithm == "fft":
         return None if fft is None else Problem(cropped, taps, sampling, fft=fft)
-    if algorithm == "toeplitz":
-        return Problem(cropped, taps, sampling, toeplitz=True)
+    if algorithm in ("toeplitz", "monarch"):
+        return Problem(cropped, taps, sampling, depthwise=algorithm)
     if algorithm != "direct":
         return None
     pads = cropped.pads

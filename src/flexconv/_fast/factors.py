@@ -26,8 +26,8 @@ from .fused_operators import compiled_kernel
 from .fused_sampler import fused_basis
 
 
-def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel | torch.Tensor:
-    """`layer.sample(window)` as factors, or as a tensor in compiled code. NotImplemented if the generator has none."""
+def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel:
+    """`layer.sample(window)` as factors. NotImplemented if the generator has none."""
     output = layer.generator.output_map
     per_channel = layer.mask is not None and layer.mask.per_channel  # then channels have no basis in common
     if output is None or not layer.generator.has_factors or _overrides(layer) or per_channel:

@@ -7,10 +7,11 @@ more on the host, forward and backward together, than such a function does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._context import exporting, no_autocast
@@ -18,6 +19,7 @@ from .._matmul import matmul
 from ..nn import FlexConvNd, TapRange
 from ..nn._crop import smallest_intervals
 from ..nn._grid import Axis, filled
+from ..ops import FactoredKernel
 from . import fused_sampler as fused
 from . import sampler_launches
 
@@ -36,10 +38,30 @@ LIBRARY.define(
 )
 
 Optional = torch.Tensor | None
+ALIGNMENT = 8  # basis functions are padded to a multiple of this number, as products in half precision need it
 SUMS = 8  # gradients of a mask: 3 of the mean or shift, 3 of σ or growth, 1 of the angle
 
 
-def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
+class CompiledKernel(FactoredKernel):
+    """A factored kernel in compiled code. Nothing is cached: the compiler computes what it needs once."""
+
+    def __init__(self, basis: torch.Tensor, mix: torch.Tensor) -> None:
+        self.basis, self.mix = basis, mix
+
+    def to(self, dtype: torch.dtype) -> CompiledKernel:
+        return self if dtype == self.dtype else CompiledKernel(self.basis.to(dtype), self.mix.to(dtype))
+
+    def narrow(self, dim: int, start: int, length: int) -> CompiledKernel:
+        return CompiledKernel(self.basis.narrow(dim - 2, start, length), self.mix)
+
+    def transform_basis(self, key: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+        return function(self.basis)
+
+    def padded_mix(self, channels: int) -> torch.Tensor:
+        return F.pad(self.mix, (0, 0, 0, channels - self.mix.shape[1]))
+
+
+def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> CompiledKernel:
     """`layer.sample(window)` in compiled code. NotImplemented if the layer is not supported, or in an export."""
     generator, mask, output = layer.generator, layer.mask, layer.generator.output_map
     found = None if exporting() or output is None else fused.plan_of(layer, window)
@@ -64,8 +86,10 @@ def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tens
                 settings.form, settings.reach, settings.damping,
             )  # fmt: skip
         weight, bias = output.own_map(dtype)
-        kernel = matmul(torch.cat([weight, bias.unsqueeze(1)], 1), basis.t())
-    return kernel.view(layer.out_channels, layer.inputs_per_output, *grid.sizes)
+        mix = torch.cat([weight, bias.unsqueeze(1)], 1)
+        padding = 0, -basis.shape[1] % ALIGNMENT
+        basis, mix = F.pad(basis, padding), F.pad(mix, padding)
+    return CompiledKernel(basis.view(*grid.sizes, -1), mix.view(layer.out_channels, layer.inputs_per_output, -1))
 
 
 # --- coordinates ------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from .sampler_launches import (
 from .triton_support import capturing, has_triton
 
 MAX_HIDDEN = 128
-MAX_TAPS = 1 << 16  # every program writes sums of all gradients, for up to 64 taps
+MAX_TAPS = 1 << 16  # every program writes sums of all gradients
 GRIDS = 256  # windows whose coordinates are kept
 
 Optional = torch.Tensor | None

@@ -1,4 +1,4 @@
-"""The launches of `fused_sampler_triton.py`: what a kernel needs besides tensors, and the tensors that it fills."""
+"""The launches of the Triton kernels for `fused_sampler.py`: what they need besides tensors, and what they fill."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -65,10 +65,11 @@ def _feature_kind(grid: Grid, tensors: Sequence[Optional]) -> _FeatureKind:
     return _FeatureKind(grid.dims, hidden, layers, 0 if gamma is None else gamma.shape[-1], tensors[6] is not None)
 
 
-def _feature_options(kind: _FeatureKind) -> tuple[dict[str, Any], dict[str, Any]]:
+def _feature_options(kind: _FeatureKind, taps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Constants and options of a launch."""
     from .fused_sampler_triton import padded_width, taps_per_program
 
+    block = taps_per_program(kind.hidden, taps)
     constants = {
         "D": kind.dims,
         "HIDDEN": kind.hidden,
@@ -77,10 +78,10 @@ def _feature_options(kind: _FeatureKind) -> tuple[dict[str, Any], dict[str, Any]
         "GAMMAS": kind.gammas,
         "STEERABLE": kind.steerable,
         "TILE": padded_width(kind.hidden),
-        "BLOCK": taps_per_program(kind.hidden),
+        "BLOCK": block,
     }
     options = {
-        "num_warps": 4 if kind.hidden <= 32 else 8,
+        "num_warps": 8 if kind.hidden > 32 else 2 if block == 16 else 4,
         "num_stages": 1,  # more would need more shared memory than there is for wide networks
         "enable_fp_fusion": False,
     }
@@ -91,7 +92,7 @@ def _feature_options(kind: _FeatureKind) -> tuple[dict[str, Any], dict[str, Any]
 def _features_launch(sizes: tuple[int, ...], kind: _FeatureKind, keep: bool) -> Launch:
     from .fused_sampler_triton import features_forward
 
-    constants, options = _feature_options(kind)
+    constants, options = _feature_options(kind, sizes[0])
     grid = (-(-sizes[0] // constants["BLOCK"]),)
     return Launch(features_forward, grid, sizes, {**constants, "KEEP": keep}, **options)
 
@@ -100,7 +101,7 @@ def _features_launch(sizes: tuple[int, ...], kind: _FeatureKind, keep: bool) -> 
 def _features_backward_launch(sizes: tuple[int, ...], kind: _FeatureKind, numbers: int) -> Launch:
     from .fused_sampler_triton import features_backward
 
-    constants, options = _feature_options(kind)
+    constants, options = _feature_options(kind, sizes[0])
     grid = (-(-sizes[0] // constants["BLOCK"]),)
     return Launch(features_backward, grid, sizes, {**constants, "NUMBERS": numbers}, **options)
 
@@ -143,7 +144,8 @@ def split_sums(sums: torch.Tensor, tensors: Sequence[Optional]) -> list[Optional
 
 
 def _mask_constants(settings: MaskSettings, dims: int, rank: int) -> dict[str, Any]:
-    from .fused_sampler_triton import MASK_TAPS, padded_width
+    from .fused_mask_triton import MASK_TAPS
+    from .fused_sampler_triton import padded_width
 
     return {
         "D": dims,
@@ -158,7 +160,7 @@ def _mask_constants(settings: MaskSettings, dims: int, rank: int) -> dict[str, A
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _mask_launch(sizes: tuple[int, ...], settings: MaskSettings, dims: int, rank: int) -> Launch:
-    from .fused_sampler_triton import MASK_TAPS, mask_forward
+    from .fused_mask_triton import MASK_TAPS, mask_forward
 
     taps, *others = sizes
     numbers = taps, rank, *others, settings.reach or 0.0, RATE
@@ -173,7 +175,7 @@ def _mask_backward_launch(
     """The launch, and a second one that adds the sums of several programs."""
     from triton import next_power_of_2
 
-    from .fused_sampler_triton import COLUMNS, MASK_TAPS, TAPS_OF_ONE_PROGRAM, mask_backward, mask_finish
+    from .fused_mask_triton import COLUMNS, MASK_TAPS, TAPS_OF_ONE_PROGRAM, mask_backward, mask_finish
 
     taps, *others = sizes
     programs, blocks = -(-taps // MASK_TAPS), 1
@@ -237,7 +239,7 @@ def launch_mask_sums(
     of_mask: bool,
 ) -> tuple[Optional, Optional]:
     """The gradient of the features, and [8] with those of the mask: 3 numbers, 3 numbers, and the angle."""
-    from .fused_sampler_triton import COLUMNS
+    from .fused_mask_triton import COLUMNS
 
     launch, finish = _mask_backward_launch(grid.arguments, settings, grid.dims, features.shape[1], of_features, of_mask)
     first, second, third, angle = _mask_tensors(settings, parameters)

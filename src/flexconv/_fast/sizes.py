@@ -52,11 +52,16 @@ class Copy:
         self._previous = previous  # of the same tensors, one step ago
         self._again: Copy | None = None  # from when the copy was used
         self._numbers: list[float] | None = None
-        self._start(tensors)
+        if previous is not None and previous._addresses == [t.data_ptr() for t in tensors]:
+            self._flat, self._addresses = previous._flat, previous._addresses  # still views of the same memory
+        else:
+            self._flat = [t.detach().flatten() for t in tensors]
+            self._addresses = [t.data_ptr() for t in self._flat]
+        self._start(self._flat)
 
     def _start(self, tensors: Sequence[torch.Tensor]) -> None:
-        with torch.no_grad(), torch.cuda.device(tensors[0].device):
-            packed = torch.cat([t.detach().flatten() for t in tensors])
+        with torch.cuda.device(tensors[0].device):
+            packed = torch.cat(list(tensors))
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             self._host.copy_(packed, non_blocking=True)
             self._arrived = torch.cuda.Event()
@@ -78,7 +83,8 @@ class Copy:
             return True
         previous, self._previous = self._previous, None
         if not capturing(self._tensors[0].device):
-            self._again = type(self)(self._tensors)
+            self._again = type(self)(self._tensors, self)
+            self._again._previous = None  # it is compared with this copy only
         # everything that was copied before this copy has arrived as well
         return previous is None or previous._again is None or previous.numbers() == previous._again.numbers()
 

@@ -100,15 +100,19 @@ def weight_gradient(
     return found
 
 
+def gradients(
+    x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, pads: Pads
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of x and of weight together. The gradient of y is cut into tiles once."""
+    size, taps = x.shape[2:], weight.shape[1:]
+    blocks = make_blocks(grad, _cut(size, taps, pads).shape)
+    return input_gradient(grad, weight, pads, size, blocks), weight_gradient(x, grad, pads, taps, blocks)
+
+
 def output_size(size: Sequence[int], taps: Sequence[int], pads: Pads) -> tuple[int, ...]:
     """The number of outputs along each axis."""
     ones = (1,) * len(pads)
     return output_sizes(size, taps, Geometry(ones, pads, ones, 1))
-
-
-def gradient_blocks(grad: torch.Tensor, size: Sequence[int], taps: Sequence[int], pads: Pads) -> Blocks:
-    """The gradient of y cut into tiles, for both of the gradients that it is multiplied into."""
-    return make_blocks(grad, _cut(size, taps, pads).shape)
 
 
 def make_blocks(x: torch.Tensor, shape: tuple[int, ...]) -> Blocks:

@@ -14,6 +14,7 @@ from ._direct import direct_conv
 from ._factored import FactoredKernel, as_tensor
 from ._fft import fft_conv
 from ._geometry import Geometry, Padding, drop_unreachable_taps, output_sizes, resolve_padding
+from ._monarch import monarch_conv
 from ._reference import reference_conv
 from ._select import select_algorithm
 from ._toeplitz import toeplitz_conv
@@ -26,6 +27,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fft": fft_conv,
     "dft": dft_conv,
     "toeplitz": toeplitz_conv,
+    "monarch": monarch_conv,
     "reference": reference_conv,
 }
 
@@ -57,7 +59,8 @@ def conv1d(
         groups: Number of groups of channels that are convolved separately.
         algorithm: "direct" (the cost grows with the number of taps), "fft" (it does not), "dft" (the same, as matrix
             products for tensor cores), "toeplitz" (direct, as matrix products for tensor cores; for depthwise
-            convolutions on a GPU) or "reference" (plain loops, for tests). "auto" selects the fastest one by a cost
+            convolutions on a GPU), "monarch" (an FFT as matrix products in one kernel; for depthwise convolutions in
+            1D and 2D on a GPU) or "reference" (plain loops, for tests). "auto" selects the fastest one by a cost
             model; on a CPU, it selects "direct" or "fft".
 
     Returns:
@@ -128,7 +131,7 @@ def conv_nd(
         weight, geometry = drop_unreachable_taps(x, weight, geometry)
     if algorithm == "auto":
         algorithm = select_algorithm(x, weight, geometry)
-    if algorithm == "fft" and x.shape[0] == 0:
+    if algorithm in ("fft", "monarch") and x.shape[0] == 0:
         algorithm = "direct"  # some FFT libraries reject an empty batch
     if algorithm in ("fft", "dft"):
         return (fft_conv if algorithm == "fft" else dft_conv)(x, weight, bias, geometry)

@@ -19,6 +19,7 @@ from ._dft_matrices import TransformSpec
 from ._dft_plan import SMALL_BATCH, make_plan
 from ._fft import circular_lengths
 from ._geometry import Geometry, output_sizes
+from ._monarch import ROWS, cut_into_chunks, has_odd_rows
 from ._tiles import TILE, cut_into_tiles
 
 WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower code
@@ -160,11 +161,40 @@ def count_toeplitz(problem: Problem) -> OperationCount | None:
     )
 
 
+def count_monarch(problem: Problem) -> OperationCount | None:
+    """Count multiplications of transforms, products of spectra, elements of x and y, and those of kernels' spectra.
+
+    Returns None for shapes that `monarch_conv` leaves to the FFT, and for one input channel, which was not measured.
+    """
+    batch, channels, *size = (index(n) for n in problem.x)
+    out, fan_in, *taps = (index(n) for n in problem.weight)
+    stride, pads, dilation, _ = problem.geometry
+    if fan_in > 1 or channels == 1 or problem.device != "cuda" or len(size) > 2 or max(*stride, *dilation) > 1:
+        return None
+    outputs = tuple(index(n) for n in problem.outputs)
+    used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
+    if problem.precision == "half" and has_odd_rows(used, outputs):
+        return None
+    left_padding = tuple(max(0, index(left)) for left, _ in pads)
+    chunks = cut_into_chunks(used, tuple(taps), left_padding, outputs)
+    single = chunks.inputs == chunks.outputs == 1
+    return OperationCount(
+        f"{len(used)}D {'one chunk' if single else 'several chunks'}",
+        (
+            batch * out * (chunks.inputs + chunks.outputs) * chunks.length * (2 * ROWS + 4 * chunks.columns),
+            batch * out * chunks.pairs * chunks.length,
+            batch * (channels * math.prod(used) + out * math.prod(outputs)),
+            out * chunks.lags * chunks.length,
+        ),
+    )
+
+
 OPERATION_COUNTS: dict[str, Callable[[Problem], OperationCount | None]] = {
     "direct": count_direct,
     "fft": count_fft,
     "dft": count_dft,
     "toeplitz": count_toeplitz,
+    "monarch": count_monarch,
 }
 
 

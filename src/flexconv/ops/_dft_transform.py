@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ._operators import Operators, differentiable_operator
 from ._row_product import row_product
@@ -83,6 +84,8 @@ def _align_rows(x: torch.Tensor) -> torch.Tensor:
     """Align the rows of x [batch, rows, width] to 16 bytes, which half-precision products on a GPU need to be fast."""
     width = x.shape[-1]
     if width % 8 and x.is_cuda and x.element_size() == 2:
+        if torch.compiler.is_compiling():
+            return F.pad(x, (0, -width % 8))[..., :width]
         aligned = x.new_empty(*x.shape[:-1], -(-width // 8) * 8)[..., :width]
         return aligned.copy_(x)
     return x
@@ -105,13 +108,28 @@ def _synthesis_backward(operators: Operators, ctx: Any, grad: torch.Tensor) -> t
     return operators["dft_analyse"](grad, ctx.matrices, ctx.kind), None, None, None
 
 
-analyse = differentiable_operator(
+_analyse_operator = differentiable_operator(
     "dft_analyse", "(Tensor x, Tensor[] matrices, str kind) -> Tensor", _analyse, _setup_analysis, _analysis_backward
 )
-synthesise = differentiable_operator(
+_synthesise_operator = differentiable_operator(
     "dft_synthesise",
     "(Tensor spectra, Tensor[] matrices, SymInt[] size, str kind) -> Tensor",
     _synthesise,
     _setup_synthesis,
     _synthesis_backward,
 )
+
+
+def analyse(x: torch.Tensor, matrices: Sequence[torch.Tensor], kind: str) -> torch.Tensor:
+    """Signals [batch, channels, *size] → spectra [2, frequencies, batch, channels]."""
+    return (_analyse if _is_one_product(kind) else _analyse_operator)(x, matrices, kind)
+
+
+def synthesise(spectra: torch.Tensor, matrices: Sequence[torch.Tensor], size: Sequence[int], kind: str) -> torch.Tensor:
+    """Spectra [2, frequencies, batch, channels] → signals [batch, channels, *size]."""
+    return (_synthesise if _is_one_product(kind) else _synthesise_operator)(spectra, matrices, size, kind)
+
+
+def _is_one_product(kind: str) -> bool:
+    """Whether a compiler sees the transform as a plain matrix product, which it calls faster than an operator."""
+    return kind == "single" and torch.compiler.is_compiling()

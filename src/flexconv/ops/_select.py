@@ -29,12 +29,22 @@ from ._toeplitz import has_toeplitz_conv
 
 DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
 
-HOST_OPERATION = 20e3  # nanoseconds of one operation on the host, with its share of Python and autograd; an estimate
+#: nanoseconds of one operation on the host, with its share of Python and autograd. A training step of FlexNet-7 takes
+#: between 50 and 80 µs per operation of its FlexConvs next to an H200 (results/bench/eager_loop_h200.txt).
+HOST_OPERATION = 40e3
 #: operations of each algorithm on the host, without and with gradients
 Operations = Mapping[str, tuple[int, int]]
 
 #: `python -m benchmarks.eager_loop --count`
-HOST_OPERATIONS: Operations = {"direct": (4, 20), "fft": (35, 110), "dft": (50, 140), "toeplitz": (8, 25)}
+HOST_OPERATIONS: Operations = {
+    "direct": (4, 20),
+    "fft": (35, 110),
+    "dft": (50, 140),
+    "toeplitz": (8, 25),
+    "monarch": (9, 25),
+}
+
+NEED_TRITON = ("toeplitz", "monarch")
 
 SIMILAR = 1.2  # largest ratio between sizes for which an override applies
 
@@ -55,13 +65,13 @@ def select_algorithm(
     training = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     rank = weight.rank if isinstance(weight, FactoredKernel) else None
     problem = Problem(device, compute_precision(x, device), tuple(x.shape), tuple(weight.shape), geometry, rank)
-    toeplitz = x.dtype != torch.float64 and has_toeplitz_conv()
+    triton = x.dtype != torch.float64 and has_toeplitz_conv()
     if torch.compiler.is_compiling():
-        return select_for(problem, training, toeplitz=toeplitz)
+        return select_for(problem, training, triton=triton)
     eager = device == "cuda" and not _launches_are_free.get()
     if operations is not None:
-        return select_for(problem, training, eager=eager, operations=operations, toeplitz=toeplitz)
-    return _cached_select_for(problem, training, eager=eager, toeplitz=toeplitz)
+        return select_for(problem, training, eager=eager, operations=operations, triton=triton)
+    return _cached_select_for(problem, training, eager=eager, triton=triton)
 
 
 _launches_are_free: contextvars.ContextVar[bool] = contextvars.ContextVar("launches are free", default=False)
@@ -94,19 +104,19 @@ def select_for(
     *,
     eager: bool = False,
     operations: Operations | None = None,
-    toeplitz: bool = True,
+    triton: bool = True,
 ) -> str:
     """Return the name of the algorithm for a problem, with or without gradients.
 
     `eager`: every operation is launched by the host, which takes time as well. By default, there are as many as in
-    `HOST_OPERATIONS`. `toeplitz`: whether this algorithm is available.
+    `HOST_OPERATIONS`. `triton`: whether algorithms that need Triton are available.
     """
     table = _calibration_cuda if problem.device == "cuda" else _calibration_cpu
     mode = problem.precision, training
     coefficients, overrides = table.COEFFICIENTS[mode], table.OVERRIDES.get(mode, {})
-    if not toeplitz and "toeplitz" in coefficients:
-        coefficients = {name: each for name, each in coefficients.items() if name != "toeplitz"}
-        overrides = {key: name for key, name in overrides.items() if name != "toeplitz"}
+    if not triton and "toeplitz" in coefficients:
+        coefficients = {name: each for name, each in coefficients.items() if name not in NEED_TRITON}
+        overrides = {key: name for key, name in overrides.items() if name not in NEED_TRITON}
     if eager:
         times = estimate_times(Calibration(coefficients, {}), problem)
         numbers = HOST_OPERATIONS if operations is None else operations
