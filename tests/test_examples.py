@@ -117,7 +117,7 @@ def test_missing_samples_compares_two_networks():
 
 
 def test_volumes_are_measured_beside_a_plain_convolution(capsys):
-    results = load("volumes").main(size=8, steps=1, width=2, repeats=1)
+    results = load("volumes").main(size=8, steps=1, width=2, repeats=1, layer_size=8)
     assert math.isfinite(results["loss"])
     assert min(results["SeparableFlexConv3d"], results["nn.Conv3d"]) > 0
     assert "7×7×7" in capsys.readouterr().out

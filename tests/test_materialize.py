@@ -14,7 +14,8 @@ from torch import nn
 
 import flexconv
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, at_resolution, materialize
-from flexconv.nn import GENERATORS, MAGNet
+from flexconv.models import SepFlexNet
+from flexconv.nn import GENERATORS, MAGNet, SeparableFlexConv2d
 from flexconv.testing import assert_causal
 
 from .conftest import relative_error
@@ -110,6 +111,27 @@ def test_every_padding_mode(dims, mode):
         layer = make(dims, 5, padding_mode=mode, padding=padding, mean=mean)
         assert_same(layer, noise(layer, 8))
         assert_same(layer, noise(layer, 8)[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_inputs_that_the_layer_refuses_are_refused(dims, padding, mode):
+    """Reflected and periodic padding cannot be wider than the input. The current kernel would need less of it."""
+    layer = make(dims, 9, padding_mode=mode, padding=padding)
+    layer.mask.set_(sigma=0.1)
+    plain = materialize(layer)
+    accepted = [[_accepts(each, noise(layer, size)) for size in range(1, 12)] for each in (layer, plain)]
+    assert accepted[0] == accepted[1]
+    assert all(accepted[0]) == (mode in ("zeros", "replicate"))
+
+
+def _accepts(module, x):
+    try:
+        module(x)
+    except (ValueError, RuntimeError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
@@ -334,3 +356,26 @@ def test_accepts_same_sizes_as_the_model(mode, mean, sigma):
                 plain(x)
         else:
             torch.testing.assert_close(plain(x), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"padding_mode": "circular"}, {"stride": 2, "mask": "per_channel"}], ids=str)
+def test_separable_layers_still_accept_missing_samples(options):
+    torch.manual_seed(0)
+    layer = SeparableFlexConv2d(3, 4, 5, **options)
+    plain = materialize(layer)
+    x, observed = torch.randn(2, 3, 9, 8), torch.rand(2, 9, 8) > 0.5
+    torch.testing.assert_close(plain(x, observed=observed), layer(x, observed=observed), rtol=1e-4, atol=1e-5)
+    assert torch.equal(plain.propagate_observed(observed), layer.propagate_observed(observed))
+
+
+@pytest.mark.parametrize("mask_channel", [True, False])
+def test_networks_still_accept_lengths_and_missing_samples(mask_channel):
+    torch.manual_seed(0)
+    options = {"in_channels": 3, "num_classes": 4, "length": 16, "width": 6, "depth": 1, "mask_channel": mask_channel}
+    model = SepFlexNet(**options).eval()
+    plain = materialize(model)
+    x, lengths = torch.randn(2, 3, 16), torch.tensor([16, 9])
+    observed = torch.rand(2, 16) > 0.5
+    x[:, -1], missing = observed.float(), {} if mask_channel else {"observed": observed}
+    for given in ({}, {"lengths": lengths}):
+        torch.testing.assert_close(plain(x, **given, **missing), model(x, **given, **missing), rtol=1e-4, atol=1e-5)

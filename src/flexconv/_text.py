@@ -19,5 +19,10 @@ def printable(text: str, *, one_line: bool = False) -> str:
     return _BREAKS.sub(_escape, text) if one_line else text
 
 
+def encodable(text: str) -> str:
+    r"""Write bytes of file names that are not UTF-8, and other surrogates, as \udcff and so on. The result is UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _escape(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"

@@ -14,6 +14,8 @@ from .nn import (
     FLOAT16_MAX,
     Convert,
     FlexConvNd,
+    FrozenNeighbors,
+    SeparableFlexConvNd,
     TapRange,
     check_float16,
     computes_in_float16,
@@ -54,6 +56,9 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
     plain = {id(layer): _plain(layer) for layer in source.modules() if isinstance(layer, FlexConvNd)}
     # deepcopy returns the object in its memo in place of a copy: the replacement, wherever the module is used
     result = copy.deepcopy(source, dict(plain))
+    for name, module in source.named_modules():
+        if isinstance(module, SeparableFlexConvNd) and isinstance(module.depthwise, FlexConvNd):
+            result.get_submodule(name).neighbors = FrozenNeighbors.of(module.depthwise)  # for `observed`
     move_scale_to_norms(result)  # so that the result can be converted to float16, by torch or by another program
     for replacement in plain.values():
         _refuse_float16_if_too_large(replacement)

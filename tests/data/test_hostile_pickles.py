@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -90,3 +91,12 @@ def test_arrays_of_numbers_are_read(tmp_path, protocol, dtype, order):
     assert found["data"].dtype == array.dtype
     assert found["empty"].shape == (0, 4)
     assert (found["labels"], found["number"], found["name"]) == ([1, 2], 0.5, "a")
+
+
+def test_small_file_needs_little_memory(tmp_path):
+    """The file announces an object of the number 2³⁰ − 1. A table of so many would take 16 GiB."""
+    path = tmp_path / "batch"
+    path.write_bytes(b"\x80\x02}r\xff\xff\xff\x3f.")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert load_arrays(path) == {}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 2**18  # in KiB

@@ -152,6 +152,26 @@ def test_pipes_do_not_block(tmp_path):
         data.read_image(tmp_path / "pipe.png")
 
 
+def test_names_of_folders_that_are_not_utf8(tmp_path):
+    """They are the names of classes, which files of networks contain."""
+    for word in (b"a\xff", b"b"):
+        folder = tmp_path / os.fsdecode(word)
+        folder.mkdir()
+        for i in range(8):
+            published.write_wav(folder / f"{i}.wav", np.full(100, i, "<i2"), rate=8000)
+    names = data.load("folder", path=tmp_path).class_names
+    assert names == ("a\\udcff", "b")
+
+
+def test_rejects_recording_that_ends_within_a_sample(tmp_path):
+    published.write_wav(tmp_path / "a.wav", np.ones(40, "<i2"), rate=8000)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[40:44] = (79).to_bytes(4, "little")
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(data.DamagedDataError, match="79 bytes, which is no whole number"):
+        data.read_unlabelled(tmp_path / "a.wav", channels=1, size=(40,))
+
+
 @pytest.mark.parametrize("announced", [0, 20, 95])
 def test_rejects_recording_whose_header_announces_too_little(tmp_path, announced):
     """As after a program that was killed before it could update the header."""
@@ -191,7 +211,7 @@ def test_recordings_in_class_folders(tmp_path):
     assert own.model_arguments == {"in_channels": 1, "num_classes": 2, "length": 140}
     assert own.train.lengths.tolist() == [100 + 10 * (int(x[0, 0]) - 1) for x in own.train.inputs]
     published.write_wav(tmp_path / "no" / "9.wav", np.zeros(100, "<i2"), rate=16_000)
-    with pytest.raises(data.DamagedDataError, match=r"sampling rate: .*8000 Hz.*9.wav: 1 channels at 16000"):
+    with pytest.raises(data.DamagedDataError, match=r"sampling rate: .*8000 Hz.*9.wav: 1 channel at 16000"):
         data.load("folder", path=tmp_path)
 
 
@@ -532,6 +552,28 @@ def test_npz_with_pickles_is_an_error(tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.array([{"a": 1}], dtype=object), labels=np.zeros(1, int))
     with pytest.raises(data.DamagedDataError, match="cannot be read"):
         data.load("npz", path=tmp_path / "own.npz")
+
+
+def test_file_that_is_no_npz_archive_is_an_error_without_talk_of_pickles(tmp_path):
+    (tmp_path / "own.npz").write_bytes(b"not an archive")
+    with pytest.raises(data.DamagedDataError, match=r"own\.npz: cannot be read: .*numpy\.savez") as caught:
+        data.load("npz", path=tmp_path / "own.npz")
+    assert "pickle" not in str(caught.value)
+
+
+def test_shows_that_gray_images_can_be_read_with_one_channel(write_images, capsys):
+    folder = write_images("pets")
+    assert cli.run(["data", "show", str(folder)]) == 0
+    assert "data.mode=gray" not in capsys.readouterr().out
+    image = pytest.importorskip("PIL.Image")
+    for path in folder.rglob("*.png"):
+        image.open(path).convert("L").save(path)
+    assert cli.run(["data", "show", str(folder)]) == 0
+    assert "data.mode=gray" in capsys.readouterr().out
+    assert cli.run(["data", "show", str(folder), "--set", "data.mode=gray"]) == 0
+    shown = capsys.readouterr().out
+    assert "with 1 channel" in shown
+    assert "data.mode=gray" not in shown
 
 
 def test_two_validation_folders_are_an_error(write_images):

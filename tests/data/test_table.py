@@ -235,6 +235,7 @@ BAD = [
     ("label,a,b\nx,1,2\nx,3,4\n", {}, r"own\.csv: the only class is x; .*two classes"),
     ("1,2,3\n2,3,4\n", {}, r"own\.csv: which column has the labels\? Set data\.label; 0 is the first"),
     ("a,b\n2,3\n", {}, r"which column has the labels\? .*the columns are a, b"),
+    ("kind,a,b\nx,1,two\ny,2,3\n", {}, r"which column has the labels\? .*text in kind, b"),
     ("id,label,a,b\n1,x,1,2\n2,y,3,4\n", {}, r"column 'id' does not seem to be a value; set data\.id=id"),
     ("label,Time,b\nx,1,2\ny,3,4\n", {}, r"column 'Time' .*data\.time=Time, or data\.ignore=\[Time\]"),
     ("name,label,a,b\nfoo,x,1,2\nbar,y,3,4\n", {}, r"line 2, column 'name': 'foo' .*data\.ignore=\[name\]"),

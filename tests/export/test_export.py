@@ -31,12 +31,14 @@ from flexconv import (
     at_resolution,
     cli,
     create_model,
+    from_pretrained,
     materialize,
     save_pretrained,
 )
 from flexconv.data import load
+from flexconv.errors import ArgumentError
 from flexconv.export import FORMATS, OPSET, ExportError, export, load_conv, trained_size
-from flexconv.models import FlexNet, FlexTCN, Inputs
+from flexconv.models import FlexNet, FlexTCN, Inputs, SepFlexNet
 
 from ..conftest import relative_error
 
@@ -651,3 +653,92 @@ def test_command_refuses_to_test_series_of_unequal_length(tmp_path, monkeypatch,
     assert code == 2
     assert "letters has series of unequal length" in said.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("way", FORMATS)
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ({"length": 24}, {"mask_channel": True}),
+        ({"length": 24}, {"mask": "per_channel", "small_kernel": 3, "mix": "glu", "readout": "last"}),
+        ({"image_size": 8}, {"readout": "every"}),
+        ({"volume_size": 5}, {}),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_separable_networks(size, options, way, tmp_path):
+    torch.manual_seed(0)
+    model = SepFlexNet(in_channels=3, num_classes=4, width=6, depth=1, **size, **options).eval()
+    sizes = {1: (24,), 2: (8, 8), 3: (5, 5, 5)}[model.dims]
+    x = torch.randn(2, 3, *sizes)
+    if model.mask_channel:
+        x[:, -1] = (torch.rand(2, *sizes) > 0.5).float()
+    path = tmp_path / "model"
+    assert export(model, path, format=way, example=x).error < LIMIT
+    if way == "conv":
+        assert relative_error(load_conv(path)(x), model(x)) < LIMIT
+
+
+@torch.no_grad()
+def test_separable_network_with_lengths(tmp_path):
+    torch.manual_seed(0)
+    options = {"in_channels": 3, "num_classes": 4, "width": 6, "depth": 1, "length": 24}
+    model = SepFlexNet(**options, causal=False, mask_channel=True).eval()
+    x, lengths = torch.randn(3, 3, 24), torch.tensor([24, 9, 15])
+    x[:, -1] = (torch.rand(3, 24) > 0.5).float()
+    path = tmp_path / "model.onnx"
+    export(model, path, example=(x, lengths))
+    assert relative_error(run(path, x, lengths)[0], model(x, lengths)) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"config": {"in_channels": 10**9}}, "in_channels is 1000000000, but .* numbers"),
+        ({"config": {"depth": 10**9}}, "depth is 1000000000, but .* tensors"),
+        ({"convolutions": {"stem.depthwise": {"kernel_size": [-1, 5]}}}, "damaged.*negative dimension"),
+        ({"convolutions": {"stem.depthwise": {"kernel_size": [10**9] * 2}}}, r"damaged|does not fit"),
+    ],
+)
+def test_load_conv_rejects_networks_that_no_machine_can_build(changes, message, tmp_path):
+    model = create_model(
+        "sepflexnet_tiny", in_channels=1, num_classes=2, image_size=5, width=4, depth=1, mask="per_channel"
+    )
+    path = tmp_path / "a.safetensors"
+    export(model.eval(), path)
+    change_metadata(path, lambda entries: merge(entries, changes))
+    with pytest.raises(ArgumentError, match=message):
+        load_conv(path)
+
+
+def test_load_conv_rejects_inputs_that_do_not_fit_and_pipes(tmp_path):
+    model = from_pretrained("flexnet3-digits")
+    path = tmp_path / "a.safetensors"
+    export(model, path)
+    change_metadata(path, lambda entries: entries.update(classes=["a"]), "flexconv.inputs")
+    with pytest.raises(ArgumentError, match="1 names, but the network has 10 classes"):
+        load_conv(path)
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(ArgumentError, match="not a regular file"):
+        load_conv(tmp_path / "pipe.safetensors")
+
+
+def change_metadata(path, change, key="flexconv.conv"):
+    """Change an entry of the metadata of a safetensors file."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    entries = json.loads(header["__metadata__"][key])
+    change(entries)
+    header["__metadata__"][key] = json.dumps(entries)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
+def merge(tree, changes):
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            merge(tree[name], value)
+        else:
+            tree[name] = value

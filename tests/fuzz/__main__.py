@@ -7,6 +7,7 @@ Hypothesis prints the smallest example that fails as code. If Python crashes, th
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import subprocess
@@ -20,14 +21,16 @@ FILES = ("convolutions", "layers", "models", "files", "runs")
 
 
 def main(minutes: float, seed: int | None = None) -> int:
-    end, rounds = time.monotonic() + 60 * minutes, 0
-    while time.monotonic() < end:
-        number = secrets.randbelow(2**32) if seed is None else seed + rounds
-        for name in FILES:
-            if time.monotonic() < end and (code := run(name, number)):
-                return code
-        rounds += 1
-    sys.stdout.write(f"{rounds} rounds of {EXAMPLES} examples per test: nothing failed\n")
+    end, rounds = time.monotonic() + 60 * minutes, dict.fromkeys(FILES, 0)
+    for number in itertools.count():
+        if time.monotonic() >= end:
+            break
+        name = FILES[number % len(FILES)]
+        if code := run(name, secrets.randbelow(2**32) if seed is None else seed + rounds[name]):
+            return code
+        rounds[name] += 1
+    listed = ", ".join(f"{name} {times}" for name, times in rounds.items())
+    sys.stdout.write(f"rounds of {EXAMPLES} examples per test in which nothing failed: {listed}\n")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from flexconv.nn import FlexConvNd, mesh
 from flexconv.nn._grid import tap_weights
+from flexconv.nn._observed import LEAST_WEIGHT, _looks_back, _weights
 
 EXAMPLES = int(os.environ.get("FLEXCONV_FUZZ_EXAMPLES", "0"))
 
@@ -116,6 +118,30 @@ def slow_forward(layer: FlexConvNd, x: torch.Tensor) -> torch.Tensor:
     x = pad(x, layer.pads, {"zeros": "constant"}.get(layer.padding_mode, layer.padding_mode))
     bias = None if layer.bias is None else layer.bias.double()
     return CONV[layer.dims](x, kernel, bias, layer.stride, 0, layer.dilation, layer.groups)
+
+
+def slow_fill(layer: FlexConvNd, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """x [batch, channels, *size] with every missing sample replaced by a mean of observed ones, one by one, in float64.
+
+    `seen` [batch, channels, *size] is whether a sample was observed. The weights are those of the layer in float64.
+    """
+    fresh = copy.deepcopy(layer).double()
+    weights = _weights(fresh, x.double())  # [1 or channels, 1, *taps]
+    known = x.double().masked_fill(~seen, 0.0)
+    result = known.clone()
+    reach = [n - 1 if _looks_back(fresh, axis) else n // 2 for axis, n in enumerate(weights.shape[2:])]
+    for place in (~seen).nonzero().tolist():
+        b, c, *position = place
+        kernel = weights[c % len(weights), 0]
+        total = weight = 0.0
+        for tap in itertools.product(*[range(n) for n in kernel.shape]):
+            steps = zip(position, tap, reach, layer.dilation, strict=True)
+            other = [p + (t - r) * dilation for p, t, r, dilation in steps]
+            if all(0 <= p < n for p, n in zip(other, x.shape[2:], strict=True)) and seen[(b, c, *other)]:
+                total += kernel[tap] * known[(b, c, *other)]
+                weight += kernel[tap]
+        result[(b, c, *position)] = total / weight if weight > LEAST_WEIGHT * kernel.sum() else 0.0
+    return result
 
 
 def pad(x: torch.Tensor, pads: Sequence[tuple[int, int]], mode: str = "constant") -> torch.Tensor:

@@ -107,7 +107,7 @@ def cases(draw):
     )
 
 
-@fuzz(300, case=cases(), algorithm=st.sampled_from(ALGORITHMS))
+@fuzz(1000, case=cases(), algorithm=st.sampled_from(ALGORITHMS))
 def test_convolution(case, algorithm):
     wanted = case.run(None)
     names = ("the output", "the gradient of x", "the gradient of the kernel", "the gradient of the bias")

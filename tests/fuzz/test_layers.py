@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,16 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import nn
 
-from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, at_resolution, materialize, refresh_extents
+from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, at_resolution, capture, materialize, refresh_extents
 from flexconv import nn as flexnn
 from flexconv.errors import FlexConvError
-from flexconv.nn import GENERATORS, GaussianMask, RotatedGaussianMask, Streaming
+from flexconv.nn import GENERATORS, ChannelGaussianMask, GaussianMask, RotatedGaussianMask, Streaming
 from tests.fuzz.helpers import (
-    EXAMPLES,
     TOLERANCE,
     assert_near,
     count,
     fuzz_settings,
+    slow_fill,
     slow_gradients,
     slow_output,
 )
@@ -44,27 +45,30 @@ SMALL = {  # generators as small as they can be
     "mlp": {"hidden": 3},
     "njet": {"order": 2},
 }
+ALGORITHMS = ["auto", "direct", "fft", "dft", "toeplitz"]
 MOST_LAYERS = 3
-COMPILE = bool(EXAMPLES)  # takes seconds
 
 which = st.integers(0, MOST_LAYERS - 1)
 seeds = st.integers(0, 2**31 - 1)
 sigmas = st.sampled_from([0.03, 0.1, 0.31, 0.77, 2.3])
 means = st.sampled_from([0.0, -0.43, 0.87, 1.3])
 forms = st.sampled_from([None, "guarded", "scaled", "authors"])
+kinds = st.sampled_from(["plain", "rotated", "per channel"])  # of masks
 
 SETTINGS: dict[str, Any] = {
     "dims": st.sampled_from([1, 1, 2, 2, 3]),
     "channels": st.tuples(st.integers(1, 2), st.integers(1, 2)),
     "groups": st.sampled_from([1, 1, 2]),
+    "depthwise": st.booleans(),
     "size": st.tuples(*[st.integers(1, 5)] * 3),
     "padding": st.sampled_from(["same", "same", "causal", "valid", 1, (0, 2), (3, 0)]),
     "steps": st.tuples(st.integers(1, 2), st.integers(1, 2)),
     "mode": st.sampled_from(["zeros", "zeros", "reflect", "replicate", "circular"]),
     "generator": st.sampled_from(sorted(SMALL)),
-    "mask": st.none() | st.tuples(forms, means, sigmas, st.booleans()),
+    "mask": st.none() | st.tuples(forms, means, sigmas, kinds),
     "parametrization": st.sampled_from(["scaled", "paper"]),
-    "algorithm": st.sampled_from(["auto", "direct", "fft", "dft"]),
+    "algorithm": st.sampled_from(ALGORITHMS),
+    "recompute": st.booleans(),
     "dtype": st.sampled_from(["double", "double", "float"]),
     "bias": st.booleans(),
     "seed": seeds,
@@ -75,11 +79,21 @@ def make_generator(name: str, dims: int, channels: int, dtype: torch.dtype) -> n
     return GENERATORS[name](dims, channels, **SMALL[name], dtype=dtype)
 
 
-def make_mask(dims: int, form: str | None, mean: float, sigma: float, rotated: bool, dtype: torch.dtype) -> Any:
-    if rotated and dims == 2:
-        form = None if form == "authors" else form
-        return RotatedGaussianMask(mean=mean, sigma=(sigma, sigma / 2), angle=0.6, form=form, dtype=dtype)
+def make_mask(
+    dims: int, form: str | None, mean: float, sigma: float, kind: str, dtype: torch.dtype, channels: int | None
+) -> Any:
+    """A mask. `channels` are those of a depthwise layer, None for other layers."""
+    guarded = None if form == "authors" else form
+    if kind == "rotated" and dims == 2:
+        return RotatedGaussianMask(mean=mean, sigma=(sigma, sigma / 2), angle=0.6, form=guarded, dtype=dtype)
+    if kind == "per channel" and channels is not None:
+        widths = {"sigma": sigma, "largest_sigma": 2 * sigma}
+        return ChannelGaussianMask(dims, channels, mean=mean, **widths, form=guarded, dtype=dtype)
     return GaussianMask(dims, mean=mean, sigma=sigma, form=form, dtype=dtype)
+
+
+def mask_channels(layer: flexnn.FlexConvNd) -> int | None:
+    return layer.out_channels if layer.groups == layer.in_channels else None
 
 
 def input_for(layer: flexnn.FlexConvNd, seed: int = 0, batch: int = 2) -> torch.Tensor:
@@ -99,6 +113,7 @@ class Layers(RuleBasedStateMachine):
         super().__init__()
         self.layers: list[flexnn.FlexConvNd] = []
         self.state: tuple[flexnn.FlexConvNd, Any] | None = None
+        self.compiled: tuple[flexnn.FlexConvNd, Any] | None = None
 
     def layer(self, number: int) -> flexnn.FlexConvNd:
         return self.layers[number % len(self.layers)]
@@ -122,6 +137,7 @@ class Layers(RuleBasedStateMachine):
         dims: int,
         channels: tuple[int, int],
         groups: int,
+        depthwise: bool,
         size: tuple[int, int, int],
         padding: Any,
         steps: tuple[int, int],
@@ -130,6 +146,7 @@ class Layers(RuleBasedStateMachine):
         mask: Any,
         parametrization: str,
         algorithm: str,
+        recompute: bool,
         dtype: str,
         bias: bool,
         seed: int,
@@ -137,9 +154,12 @@ class Layers(RuleBasedStateMachine):
         torch.manual_seed(seed)
         longest = {1: 6, 2: 3, 3: 1}[dims]
         taps = tuple(2 * min(n, longest + 1) - 1 for n in size[:dims])
+        groups = 2 if depthwise else groups
+        fan_in, fan_out = 1 if depthwise else channels[0], channels[1]
+        masks = fan_out * groups if fan_in == 1 else None
         layer = LAYERS[dims](
-            channels[0] * groups,
-            channels[1] * groups,
+            fan_in * groups,
+            fan_out * groups,
             taps,
             stride=steps[0],
             padding=[padding] * dims if isinstance(padding, tuple) else padding,
@@ -148,9 +168,10 @@ class Layers(RuleBasedStateMachine):
             bias=bias,
             padding_mode=mode,
             generator=partial(GENERATORS[generator], **SMALL[generator]),
-            mask=None if mask is None else make_mask(dims, *mask, DTYPES[dtype]),
+            mask=None if mask is None else make_mask(dims, *mask, DTYPES[dtype], masks),
             parametrization=parametrization,
             algorithm=algorithm,
+            recompute=recompute,
             dtype=DTYPES[dtype],
         )
         if layer.bias is not None:
@@ -159,11 +180,11 @@ class Layers(RuleBasedStateMachine):
 
     # --- editing ------------------------------------------------------------------------------------------------------
 
-    @rule(number=which, mask=st.none() | st.tuples(forms, means, sigmas, st.booleans()))
+    @rule(number=which, mask=st.none() | st.tuples(forms, means, sigmas, kinds))
     def replace_mask(self, number: int, mask: Any) -> None:
         layer = self.layer(number)
         dtype = layer.generator.compute_dtype
-        layer.mask = None if mask is None else make_mask(layer.dims, *mask, dtype)
+        layer.mask = None if mask is None else make_mask(layer.dims, *mask, dtype, mask_channels(layer))
 
     @rule(number=which, name=st.sampled_from(sorted(SMALL)), seed=seeds)
     def replace_generator(self, number: int, name: str, seed: int) -> None:
@@ -181,8 +202,13 @@ class Layers(RuleBasedStateMachine):
     @rule(number=which, form=st.sampled_from(["guarded", "authors"]))
     def set_form(self, number: int, form: str) -> None:
         mask = self.layer(number).mask
-        if mask is not None and mask.form != "scaled" and not isinstance(mask, RotatedGaussianMask):
+        if mask is None:
+            return
+        if mask.form != "scaled" and form in mask.forms:
             mask.form = form
+        else:
+            with pytest.raises(FlexConvError, match="form"):
+                mask.form = form
 
     @rule(number=which, threshold=st.sampled_from([None, 0.03, 0.1, 0.4]))
     def set_threshold(self, number: int, threshold: float | None) -> None:
@@ -217,10 +243,10 @@ class Layers(RuleBasedStateMachine):
         parameters = list(self.layer(number).parameters())
         parameters[entry % len(parameters)].requires_grad_(required)
 
-    @rule(number=which, algorithm=st.sampled_from(["auto", "direct", "fft", "dft"]), stride=st.integers(1, 2))
-    def set_attributes(self, number: int, algorithm: str, stride: int) -> None:
+    @rule(number=which, algorithm=st.sampled_from(ALGORITHMS), stride=st.integers(1, 2), recompute=st.booleans())
+    def set_attributes(self, number: int, algorithm: str, stride: int, recompute: bool) -> None:
         layer = self.layer(number)
-        layer.algorithm, layer.stride = algorithm, (stride,) * layer.dims
+        layer.algorithm, layer.stride, layer.recompute = algorithm, (stride,) * layer.dims, recompute
 
     @rule(number=which, factor=st.sampled_from([None, 2.0, -0.5]))
     def hook(self, number: int, factor: float | None) -> None:
@@ -244,6 +270,17 @@ class Layers(RuleBasedStateMachine):
     @rule(number=which, dtype=st.sampled_from(sorted(DTYPES)))
     def cast(self, number: int, dtype: str) -> None:
         getattr(self.layer(number), dtype)()
+
+    @rule(number=which)
+    def move(self, number: int) -> None:
+        """To a device without data and back, with the state of before."""
+        layer = self.layer(number)
+        state = copy.deepcopy(layer.state_dict())
+        layer.to("meta").to_empty(device="cpu").load_state_dict(state)
+
+    @rule(number=which)
+    def share_memory(self, number: int) -> None:
+        self.layer(number).share_memory()
 
     @rule(number=which, by=st.sampled_from(["deepcopy", "pickle"]))
     def duplicate(self, number: int, by: str) -> None:
@@ -278,6 +315,9 @@ class Layers(RuleBasedStateMachine):
         precise = giver.generator.compute_dtype == taker.generator.compute_dtype
         if giver is not taker and same and precise and giver.dtype == taker.dtype:
             if part == "bias" and giver.out_channels != taker.out_channels:
+                return
+            per_channel = part == "mask" and isinstance(giver.mask, ChannelGaussianMask)
+            if per_channel and giver.mask.channels != mask_channels(taker):
                 return
             setattr(taker, part, getattr(giver, part))
 
@@ -326,15 +366,19 @@ class Layers(RuleBasedStateMachine):
         for seed, x in enumerate(inputs):
             self._compare(layer, x, results[seed])
 
-    @rule(number=which, kind=st.sampled_from(["sgd", "adam"]), lr=st.sampled_from([0.01, 0.3]))
-    def step(self, number: int, kind: str, lr: float) -> None:
+    @rule(number=which, kind=st.sampled_from(["sgd", "adam"]), lr=st.sampled_from([0.01, 0.3]), captured=st.booleans())
+    def step(self, number: int, kind: str, lr: float, captured: bool) -> None:
         layer = self.layer(number)
         parameters = [p for p in layer.parameters() if p.requires_grad]
         if parameters and layer.dtype in (torch.float32, torch.float64):
             optimizer = (torch.optim.SGD if kind == "sgd" else torch.optim.Adam)(parameters, lr)
-            layer(input_for(layer)).square().mean().backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
+
+            def train_step(x: torch.Tensor) -> None:
+                layer(x).square().mean().backward()
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+
+            (capture(train_step, layer, optimizer) if captured else train_step)(input_for(layer))
 
     @rule(number=which, seed=seeds)
     def differentiate(self, number: int, seed: int) -> None:
@@ -350,6 +394,40 @@ class Layers(RuleBasedStateMachine):
         for p, ours, wanted in zip(parameters, found, slow_gradients(layer, x, grad), strict=True):
             zero = torch.zeros_like(p)
             assert_near(zero if ours is None else ours, zero if wanted is None else wanted, 1e-7, "a gradient")
+
+    @rule(number=which, missing=st.floats(0, 0.9), per_channel=st.booleans(), seed=seeds)
+    def miss_samples(self, number: int, missing: float, per_channel: bool, seed: int) -> None:
+        """Samples that were not observed are NaN, which must not matter."""
+        layer = self.layer(number)
+        x = input_for(layer, seed)
+        chance = torch.Generator().manual_seed(seed)
+        seen = torch.rand(x.shape[0], x.shape[1] if per_channel else 1, *x.shape[2:], generator=chance) >= missing
+        seen.flatten(1)[:, 0] = True
+        everywhere = seen.expand_as(x)
+        given = x.masked_fill(~everywhere, float("nan"))
+        filled = slow_fill(layer, x, everywhere)
+        y = self._call(partial(layer, observed=seen), given)
+        if layer.dtype == torch.float64 and layer.generator.compute_dtype == torch.float64:
+            self._compare(layer, filled, y)
+        else:
+            assert y is None or y.isfinite().all()
+
+    @rule(number=which, lengths=st.tuples(st.integers(1, 12), st.integers(1, 12)), seed=seeds)
+    def pad_sequences(self, number: int, lengths: tuple[int, int], seed: int) -> None:
+        """Values past the end of a sequence are NaN, which must not matter."""
+        layer = self.layer(number)
+        if layer.dims > 1 or layer.padding_mode != "zeros":
+            return
+        x = input_for(layer, seed)
+        clipped = [min(n, x.shape[-1]) for n in lengths]
+        for row, length in zip(x, clipped, strict=True):
+            row[:, length:] = float("nan")
+        y = self._call(partial(layer, lengths=torch.tensor(clipped)), x)
+        for b, length in enumerate(clipped):
+            alone = int(layer.output_lengths(torch.tensor([length]))[0])
+            if y is not None and alone:
+                self._compare(layer, x[b : b + 1, :, :length], y[b : b + 1, :, :alone])
+                assert not y[b, :, alone:].any()
 
     @rule(number=which)
     def refresh(self, number: int) -> None:
@@ -385,18 +463,31 @@ class Layers(RuleBasedStateMachine):
         if None not in pieces:
             self._compare(layer, x, torch.cat([p for p in pieces if p is not None], axis))
 
-    @precondition(lambda _: COMPILE)
-    @rule(number=which, refreshed=st.booleans(), one_in=st.integers(0, 40))
-    def compile(self, number: int, refreshed: bool, one_in: int) -> None:
-        if one_in:
-            return
+    @rule(
+        number=which,
+        refreshed=st.booleans(),
+        backend=st.sampled_from(["eager", "eager", "aot_eager"]),
+        one_in=st.integers(0, 3),
+    )
+    def compile(self, number: int, refreshed: bool, backend: str, one_in: int) -> None:
+        """Compile a layer. Other actions follow before the compiled layer is called again."""
         layer = self.layer(number)
         if refreshed:
             refresh_extents(layer)
-        if layer.dtype in (torch.float32, torch.float64) and not layer.generator._forward_hooks:
+        if one_in or self.compiled is not None:
+            return  # it takes a second, so only sometimes, and once
+        if layer.dtype in (torch.float32, torch.float64):
             torch._dynamo.reset()
+            self.compiled = layer, torch.compile(layer, backend=backend)
+            self.call_compiled()
+
+    @precondition(lambda self: self.compiled is not None)
+    @rule()
+    def call_compiled(self) -> None:
+        assert self.compiled is not None
+        layer, compiled = self.compiled
+        if layer.dtype in (torch.float32, torch.float64) and not layer.generator._forward_hooks:
             x = input_for(layer)
-            compiled = torch.compile(layer, backend="aot_eager")
             self._compare(layer, x, compiled(x).detach())
 
     # --- what must hold -----------------------------------------------------------------------------------------------
@@ -411,7 +502,7 @@ class Layers(RuleBasedStateMachine):
                 outputs.append(self._call(layer, x))
             self._compare(layer, x, *outputs)
 
-    def _call(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+    def _call(self, layer: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:
         """The output; None if float16 cannot represent it, of which an error tells."""
         try:
             return layer(x).detach()
@@ -439,4 +530,4 @@ class _Times:
 
 
 TestLayers = Layers.TestCase
-TestLayers.settings = fuzz_settings(40, cost=10, stateful_step_count=12)
+TestLayers.settings = fuzz_settings(160, cost=10, stateful_step_count=12)

@@ -542,6 +542,30 @@ def test_rejects_networks_that_no_machine_can_build(folder, changes, message):
         from_pretrained(folder)
 
 
+@pytest.mark.parametrize("name", ["in_channels", "num_classes", "width"])
+def test_rejects_more_channels_than_numbers(tmp_path, name):
+    model = create_model(
+        "sepflexnet_tiny", in_channels=1, num_classes=2, image_size=8, width=4, depth=1, mask="per_channel"
+    )
+    save_pretrained(model, tmp_path)
+    change(tmp_path, config=entries(tmp_path)["config"] | {name: 10**9})
+    with pytest.raises(ArgumentError, match=f"{name} is 1000000000, but .* numbers"):
+        from_pretrained(tmp_path)
+
+
+def test_rejects_negative_variances(folder):
+    change_weights(folder, lambda state: state["stem_norm.running_var"].fill_(-1.0))
+    with pytest.raises(ArgumentError, match=r"negative variance in stem_norm\.running_var"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["head.weight", "stem_norm.num_batches_tracked"])
+def test_rejects_complex_weights(folder, name):
+    change_weights(folder, lambda state: state.update({name: state[name].to(torch.complex64)}))
+    with pytest.raises(ArgumentError, match=rf"{name} is torch\.complex64"):
+        from_pretrained(folder)
+
+
 def test_weights_that_are_a_pipe_do_not_block(folder):
     weights = folder / entries(folder)["weights"]
     weights.unlink()

@@ -141,6 +141,8 @@ def test_causal_network_streams(readout):
     assert relative_error(streamed, model(x)) < 1e-4
     with pytest.raises(ArgumentError, match=mentions("readout='mean'")):
         Streaming(network(1))
+    with pytest.raises(ArgumentError, match=mentions("mask_channel=True", "stream")):
+        Streaming(network(1, readout="last", mask_channel=True))
     with pytest.raises(ArgumentError, match=mentions("same", "causal")):
         Streaming(network(1, causal=False, readout="last"))
 
@@ -234,6 +236,12 @@ def test_learns():
 
 def test_wrong_arguments():
     basics = {"in_channels": 3, "num_classes": 5}
+    with pytest.raises(TypeError, match=mentions("mask_channel", "'no'")):
+        SepFlexNet(**basics, length=8, mask_channel="no")
+    with pytest.raises(ArgumentError, match=mentions("'njet'", "per_channel")):
+        SepFlexNet(**basics, length=8, generator="njet", mask="per_channel")
+    with pytest.raises(TypeError, match=mentions("causal", "'yes'")):
+        SepFlexNet(**basics, length=8, causal="yes")
     with pytest.raises(ArgumentError, match=mentions("causal=True", "2")):
         SepFlexNet(**basics, image_size=8, causal=True)
     with pytest.raises(ArgumentError, match=mentions("causal=True", "3")):
@@ -260,3 +268,31 @@ def test_wrong_arguments():
         network(3)(torch.zeros(2, 3, 6, 6))
     assert SepFlexNet(**basics, dims=3, kernel_size=5).stem.depthwise.kernel_size == (5, 5, 5)
     assert isinstance(network(3).norm, nn.BatchNorm3d)
+
+
+def test_position_counts_if_any_channel_was_observed_there():
+    net = SepFlexNet(in_channels=2, num_classes=3, length=16, width=4, depth=1, norm="layer", readout="every").eval()
+    x, observed = torch.randn(2, 2, 16), torch.ones(2, 2, 16, dtype=torch.bool)
+    observed[0, 0] = False
+    _, where = net._stem(x, None, observed)
+    assert where.all()
+    assert net(x, observed=observed).isfinite().all()
+
+
+def test_gradients_with_an_empty_sequence_are_finite():
+    net = SepFlexNet(in_channels=2, num_classes=3, length=16, width=4, depth=1, norm="layer", readout="every")
+    net(torch.randn(3, 2, 16), torch.tensor([0, 9, 16])).sum().backward()
+    assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_materialized_network_accepts_lengths(causal):
+    net = SepFlexNet(in_channels=2, num_classes=3, length=16, width=4, depth=1, causal=causal).eval()
+    x, lengths = torch.randn(3, 2, 16), torch.tensor([5, 9, 16])
+    torch.testing.assert_close(materialize(net)(x, lengths), net(x, lengths))
+
+
+def test_networks_that_read_what_was_observed_cannot_stream():
+    net = SepFlexNet(in_channels=2, num_classes=3, length=16, width=4, depth=1, readout="last", mask_channel=True)
+    with pytest.raises(ArgumentError, match=r"SepFlexNet.*mask_channel=True"):
+        Streaming(net)

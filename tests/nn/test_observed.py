@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, SeparableFlexConv1d, SeparableFlexConv2d
-from flexconv.errors import ArgumentError, ArgumentTypeError
+from flexconv.errors import ArgumentError, ArgumentTypeError, FlexConvError
 from flexconv.models import SepFlexNet
 from flexconv.nn import fill_missing
 from tests.conftest import mentions, relative_error
@@ -199,3 +199,43 @@ def test_wrong_masks():
     for model in (layer, SepFlexNet(in_channels=3, num_classes=2, width=4, depth=1, length=10)):
         with pytest.raises(ArgumentError, match=mentions("row 1", "observed")):
             model(x, observed=nothing)
+
+
+@pytest.mark.parametrize("make", [lambda: FlexConv1d(3, 3, 5), lambda: SeparableFlexConv1d(3, 3, 5)])
+def test_rows_without_observed_samples_before_their_end_are_refused(make):
+    x = torch.randn(3, 3, 9)
+    observed = torch.arange(9).expand(3, 9) >= 4
+    with pytest.raises(ArgumentError, match=mentions("row 1")):
+        make()(x, [9, 4, 9], observed=observed)
+    assert make()(x, [9, 0, 5], observed=observed).shape == (3, 3, 9)
+
+
+def test_network_refuses_rows_without_observed_samples():
+    model = SepFlexNet(in_channels=3, num_classes=2, length=9, width=4, depth=1).eval()
+    observed = torch.arange(9).expand(2, 9) >= 4
+    with pytest.raises(ArgumentError, match=mentions("row 1")):
+        model(torch.randn(2, 3, 9), [9, 4], observed=observed)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        FlexConv1d(1, 1, 7),
+        SeparableFlexConv1d(1, 1, 7),
+        SepFlexNet(in_channels=1, num_classes=2, length=10, width=2, depth=1),
+    ],
+)
+def test_samples_past_the_end_of_a_sequence_do_not_count_as_observed(layer):
+    x, observed = torch.randn(2, 1, 10), torch.ones(2, 10)
+    observed[1, :5] = 0
+    layer(x, [5, 6], observed=observed)
+    with pytest.raises(ArgumentError, match="no sample is observed in row 1"):
+        layer(x, [5, 5], observed=observed)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[[True]], torch.ones(3), torch.ones(2, 1, 1, 9), torch.ones(2, 9, dtype=torch.complex64)]
+)
+def test_propagates_masks_only(wrong):
+    with pytest.raises(FlexConvError, match="observed must"):
+        FlexConv1d(1, 1, 7).propagate_observed(wrong)

@@ -7,6 +7,7 @@ import torch
 
 from flexconv import FlexConv1d, FlexConv2d, create_model
 from flexconv.bench.memory import LiveBytes
+from flexconv.errors import UsageError
 from flexconv.nn import FlexConvNd
 from tests.conftest import relative_error
 
@@ -99,3 +100,23 @@ def test_is_shown_and_copied_with_the_layer():
     assert "recompute=True" in repr(layer)
     assert copy.deepcopy(layer).recompute
     assert "recompute" not in repr(FlexConv2d(2, 2, 5))
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "fft", "dft"])
+def test_parameters_that_change_before_the_backward_pass_are_an_error(algorithm):
+    """It would compute the gradients of another kernel."""
+    layer = FlexConv1d(2, 2, 9, recompute=True, algorithm=algorithm)
+    y = layer(torch.randn(1, 2, 20)).square().sum()
+    with torch.no_grad():
+        layer.generator.output.weight.mul_(2.0)
+    with pytest.raises(UsageError, match="have changed between the forward and the backward pass"):
+        y.backward()
+
+
+def test_steps_of_other_models_between_forward_and_backward_pass():
+    layer, other = FlexConv1d(2, 2, 9, recompute=True), FlexConv1d(2, 2, 9)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    y = layer(torch.randn(1, 2, 20)).square().sum()
+    other(torch.randn(1, 2, 20)).square().sum().backward()
+    optimizer.step()
+    y.backward()

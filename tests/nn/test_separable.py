@@ -14,7 +14,7 @@ from flexconv import (
     at_resolution,
     materialize,
 )
-from flexconv.errors import ArgumentError
+from flexconv.errors import ArgumentError, UsageError
 from flexconv.export import export
 from flexconv.nn import FlexConvNd, SeparableFlexConvNd
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
@@ -118,3 +118,11 @@ def test_wrong_arguments():
     with pytest.raises(ArgumentError, match=mentions("4", "odd")):
         SeparableFlexConv2d(2, 2, 9, small_kernel=4)
     assert isinstance(SeparableFlexConv2d(2, 2, 9), SeparableFlexConvNd)
+
+
+def test_materialized_layer_fills_in_missing_samples_and_refuses_lengths():
+    layer, x = SeparableFlexConv1d(2, 3, 9), torch.randn(1, 2, 10)
+    plain, observed = materialize(layer), torch.arange(10)[None] % 3 > 0
+    torch.testing.assert_close(plain(x, observed=observed), layer(x, observed=observed))
+    with pytest.raises(UsageError, match=r"lengths needs a FlexConv.*Conv1d"):
+        plain(x, [7])

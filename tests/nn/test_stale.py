@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, at_resolution, ops
-from flexconv.nn import GENERATORS, KernelGenerator, refresh_extents
+from flexconv.errors import ArgumentError, FlexConvError
+from flexconv.nn import GENERATORS, ChannelGaussianMask, KernelGenerator, RotatedGaussianMask, refresh_extents
 
 
 class Waves(KernelGenerator):
@@ -199,3 +200,51 @@ def test_states_load_into_other_resolutions_of_the_same_layer():
     other.load_state_dict(fine.state_dict())
     torch.testing.assert_close(other.kernel(), layer.kernel())
     torch.testing.assert_close(fine.kernel(), at_resolution(layer, 2).kernel())
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("mask", GaussianMask(1)),
+        ("mask", ChannelGaussianMask(2, 3)),
+        ("generator", Waves(2, 3)),
+        ("generator", Waves(1, 4)),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_and_change_nothing(name, part):
+    layer, x = FlexConv2d(4, 4, 5, groups=4), torch.randn(1, 4, 6, 6)
+    before = layer(x)
+    with pytest.raises(ArgumentError, match="this layer"):
+        setattr(layer, name, part)
+    assert torch.equal(layer(x), before)
+
+
+def test_mask_per_channel_is_refused_in_a_layer_that_is_not_depthwise():
+    layer = FlexConv1d(2, 2, 5)
+    with pytest.raises(ArgumentError, match="depthwise"):
+        layer.mask = ChannelGaussianMask(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("mask", "form"),
+    [
+        (GaussianMask(1, form="scaled"), "guarded"),
+        (GaussianMask(1, form="guarded"), "scaled"),
+        (GaussianMask(1, form="guarded"), "round"),
+        (RotatedGaussianMask(form="guarded"), "authors"),
+        (ChannelGaussianMask(1, 2, form="guarded"), "authors"),
+    ],
+)
+def test_forms_that_a_mask_cannot_have_are_refused(mask, form):
+    before = mask.form
+    with pytest.raises(FlexConvError, match=form):
+        mask.form = form
+    assert mask.form == before
+
+
+@pytest.mark.parametrize("threshold", [0, 1.0, -0.1, float("nan"), "0.1"])
+def test_impossible_thresholds_are_refused(threshold):
+    mask = GaussianMask(1)
+    with pytest.raises(ArgumentError, match="threshold"):
+        mask.threshold = threshold
+    assert mask.threshold == 0.1

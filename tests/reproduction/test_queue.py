@@ -12,7 +12,7 @@ from reproduction import Ledger, _queue
 from reproduction import _work as work
 from reproduction.__main__ import run as command
 from reproduction._ledger import differences
-from reproduction._plan import Wanted
+from reproduction._plan import Wanted, starting_with
 
 from .test_page import RESULTS
 from .test_smoke import AtOnce
@@ -43,6 +43,17 @@ def test_lists_each_missing_run_once_in_the_order_of_the_plan(tmp_path):
         ("digits", "1", "first", ""),
         ("digits/penalty", "0", "second", ""),
     ]
+
+
+def test_plan_can_be_restricted_to_some_recipes(capsys):
+    assert starting_with(["digits/"], WANTED) == [Wanted("second", ("digits/penalty",))]
+    assert starting_with([], WANTED) == list(WANTED)
+    with pytest.raises(ArgumentError, match="'digit-x'"):
+        starting_with(["digit-x"], WANTED)
+    command(["run", "--list", "--only", "sepflexnet-scifar10", "--results", str(RESULTS)])
+    listed = capsys.readouterr().out
+    assert "SepFlexNet" in listed
+    assert "flextcn" not in listed
 
 
 def test_runs_until_the_plan_is_empty(tmp_path):

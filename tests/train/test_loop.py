@@ -1,5 +1,6 @@
 """Training runs: their files, how they are resumed, and what stops them."""
 
+import io
 import json
 import math
 import shutil
@@ -11,6 +12,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from flexconv import data, from_pretrained, train
 from flexconv.train import CheckpointError, DivergedError, Interrupted, RunError, RunFolder, Score, loop, stopping
@@ -473,6 +475,19 @@ def test_without_validation_keeps_last_epoch_and_tests_once(tmp_path, monkeypatc
     results = train.train(tiny_recipe(data={"name": "digits"}, epochs=2), tmp_path)
     assert results["selected"] == "last"
     assert len(seen) == 1
+
+
+def test_test_part_is_not_read_if_the_recipe_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.run, "evaluate_exactly", None)
+    data = {"name": "digits", "validation": 0.2, "test": False}
+    console = Console(file=io.StringIO(), width=200)
+    results = train.train(tiny_recipe(data=data, epochs=1), tmp_path, device="cpu", console=console)
+    assert "test_accuracy" not in results
+    assert f"best validation accuracy {100 * results['best']['accuracy']:.2f} %" in console.file.getvalue()
+    with pytest.raises(ValueError, match=r"data\.test must be true.*'paper'"):
+        tiny_recipe(data={"name": "digits", "test": False, "protocol": "paper"})
+    with pytest.raises(ValueError, match=r"data\.test must be true in a cross-resolution"):
+        tiny_recipe(kind="cross-resolution", source=8, target=16, data={"name": "digits", "test": False})
 
 
 def test_saved_network_knows_its_inputs(finished):

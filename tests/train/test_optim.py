@@ -55,6 +55,17 @@ def test_omega_0_has_its_own_rate():
     assert [p.shape for p in groups["omega_0"]["params"]] == [model[0].generator.omega_0.shape]
 
 
+def test_features_have_their_own_rate_and_do_not_decay(model):
+    groups = parameter_groups(model, OptimRecipe(lr=0.01, weight_decay=0.1, feature_factor=0.1))
+    by_name = {group["name"]: group for group in groups}
+    assert by_name["features"]["lr"] == pytest.approx(0.001)
+    assert by_name["features"]["weight_decay"] == 0
+    generator = next(m for m in model.modules() if isinstance(m, FlexConv2d)).generator
+    own = {id(p) for p in by_name["features"]["params"]}
+    assert id(generator.frequency) in own
+    assert not own & {id(p) for p in generator.output.parameters()}
+
+
 def test_schedule_sets_the_rate_of_every_group(model):
     optimizer = make_optimizer(model, OptimRecipe(lr=0.01))
     schedule = Schedule(ScheduleRecipe(warmup_epochs=1), steps_per_epoch=10, epochs=2)

@@ -10,7 +10,8 @@ import torch
 from flexconv import create_model, data
 from flexconv.data import Samples
 from flexconv.data._missing import SEED, drop_steps, fill_dropped, observed_statistics
-from flexconv.spectrum import alias_report
+from flexconv.nn import FlexConvNd
+from flexconv.spectrum import alias_report, energy_beyond_nyquist
 from flexconv.train import (
     CrossResolutionRecipe,
     RunFolder,
@@ -81,6 +82,29 @@ def test_only_high_frequencies_start_above_the_nyquist_frequency():
         totals.append(alias_report(model, 2).total)
     assert totals[0] < 0.05
     assert totals[1] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size"),
+    [
+        ("scifar10", 3, {"length": 1024}),
+        ("scifar10/per-channel", 3, {"length": 1024}),
+        ("smnist", 1, {"length": 784}),
+        ("cifar10", 3, {"image_size": 32}),
+        ("cross-resolution-cifar10", 3, {"image_size": 16}),
+        ("character-trajectories/missing-30", 4, {"length": 182}),
+    ],
+)
+def test_layers_start_with_little_energy_beyond_the_nyquist_frequency(name, channels, size):
+    torch.manual_seed(0)
+    model = create_model(
+        "sepflexnet_tiny",
+        in_channels=channels,
+        num_classes=10,
+        **{**load_recipe(f"sepflexnet-{name}").model.options, **size, "width": 16},
+    )
+    layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
+    assert max(map(energy_beyond_nyquist, layers)) < 0.01
 
 
 def test_steps_are_dropped_as_in_ckconv():

@@ -82,6 +82,8 @@ def test_curves_have_one_panel_per_metric(draw):
     loss, accuracy = draw(plot_curves(RECORDS)).axes
     assert (loss.get_title(), accuracy.get_title()) == ("loss", "accuracy")
     assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("loss", "accuracy, %")
+    (top5,) = plot_curves([{"epoch": 1, "validation_top5_accuracy": 0.9}]).axes
+    assert top5.get_ylabel() == "top-5 accuracy, %"
     assert curve(loss, "train") == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.4)]
     assert curve(loss, "validation") == [(0, 2.1), (2, 1.2), (3, 1.4)]
     assert curve(accuracy, "validation") == [(0, 0.3), (2, 0.6), (3, 0.5)]

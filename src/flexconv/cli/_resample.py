@@ -103,7 +103,7 @@ def _say_what_to_expect(
     coarse = "×".join(str(min(pair)) for pair in pairs)
     if report.band_limited:
         finer = all(new >= old for old, new in pairs)
-        loss = "the same accuracy" if finer else "no other loss than that of detail in the data"
+        loss = "about the same accuracy" if finer else "no other loss than that of detail in the data"
         say(f"band-limited at {coarse}: expect {loss}\n")
         return
     titles = ("layer", "beyond", "folded")

@@ -48,8 +48,8 @@ def _read(
             is 1 for steps that are there and 0 for dropped ones.
 
     """
-    if not 0 <= missing < 1:
-        raise ArgumentError(f"missing must be a fraction of the time steps, at least 0 and below 1; got {missing}")
+    if isinstance(missing, bool) or not isinstance(missing, int | float) or not 0 <= missing < 1:
+        raise ArgumentError(f"missing must be a fraction of the time steps, at least 0 and below 1; got {missing!r}")
     split = split or ("paper" if protocol == "paper" else "uea")
     if split not in ("uea", "paper"):
         unknown_name("split", split, ("uea", "paper"))

@@ -19,7 +19,7 @@ def describe(data: DataSplits) -> dict[str, str]:
     counts = {part: len(split) for part in PARTS if (split := getattr(data, part)) is not None}
     lines["splits"] = ", ".join(f"{count:,} {part}" for part, count in counts.items())
     lines["classes"] = f"{data.num_classes}"
-    lines["note"] = "; ".join(filter(None, (data.note, _flattened(data))))
+    lines["note"] = "; ".join(filter(None, (data.note, _flattened(data), _gray(data))))
     return {name: text for name, text in lines.items() if text}
 
 
@@ -79,3 +79,13 @@ def _flattened(data: DataSplits) -> str:
     if data.name not in ("table", "npz") or data.in_channels != 1 or side**2 != data.length or side**2 < MIN_FLATTENED:
         return ""
     return f"{data.length:,} = {side} × {side}: if the samples are flattened images, set data.shape=[{side},{side}]"
+
+
+def _gray(data: DataSplits) -> str:
+    """A remark on images in a folder that are read in color, although all of them are gray."""
+    inputs = data.train.inputs
+    if data.name != "folder" or data.length is not None or data.in_channels != 3 or isinstance(inputs, MappedRows):
+        return ""
+    red, green, blue = inputs.unbind(1)
+    gray = torch.equal(red, green) and torch.equal(green, blue)
+    return "all training images are gray: set data.mode=gray to read them with one channel" if gray else ""

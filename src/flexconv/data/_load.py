@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .._arguments import unknown_name
+from .._text import encodable
 from ..errors import ArgumentError
 from . import _registry
 from ._dataset import PROTOCOLS, Dataset, Source
@@ -115,7 +116,7 @@ def _assemble(chosen: Dataset, source: Source, *, validation: float, seed: int, 
         train=training,
         validation=test if selects_on_test else split(held_out),
         test=test,
-        class_names=source.class_names,
+        class_names=tuple(map(encodable, source.class_names)),
         protocol=protocol,
         note=source.note,
     )

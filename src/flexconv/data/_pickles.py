@@ -20,8 +20,11 @@ from ._files import DamagedDataError
 _DTYPE = re.compile(r"([|<>=]?)(b1|[iu][1248]|f[248])")  # no objects, whose values are addresses in memory
 
 
-class _ArraysOnly(pickle.Unpickler):
+class _ArraysOnly(pickle._Unpickler):
     """Reads arrays, numbers of NumPy and plain values.
+
+    This is the reader of the standard library that is written in Python. The other one makes room for as many objects
+    as a file announces: twelve bytes could use all memory.
 
     NumPy's own constructors are never called, because they trust their arguments: they would take addresses from the
     file. The classes and functions below replace them and check everything.
@@ -133,10 +136,9 @@ DAMAGE = (
 
 def load_arrays(path: Path) -> dict[str, Any]:
     """Read the named arrays of an .npz file, or a pickled dictionary of arrays and plain values."""
+    if path.suffix.lower() == ".npz":
+        return _load_archive(path)
     try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="latin1").load()
     except DAMAGE as error:
@@ -146,3 +148,18 @@ def load_arrays(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DamagedDataError(f"{path}: contains a {type(content).__name__}, expected a dictionary of arrays")
     return {_text(name): value.value if isinstance(value, _Array) else value for name, value in content.items()}
+
+
+def _load_archive(path: Path) -> dict[str, Any]:
+    """Read the named arrays of an .npz file. Arrays of Python objects, which are pickles, are rejected."""
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and advise to load that
+        raise DamagedDataError(
+            f"{path}: cannot be read: it is truncated, or not an .npz file; numpy.savez writes such files"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except DAMAGE as error:
+        raise DamagedDataError(
+            f"{path}: cannot be read: {error}; expected arrays of numbers or strings, as numpy.savez writes them"
+        ) from error

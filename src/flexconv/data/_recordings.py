@@ -44,7 +44,10 @@ def _waves(files: Mapping[str, tuple[list[Path], torch.Tensor]]) -> tuple[dict[s
                 raise DamagedDataError(f"{path}: the recording has no samples")
             kinds.setdefault((len(wave), rate), path)
     if len(kinds) > 1:
-        listed = "; ".join(f"{path}: {channels} channels at {rate} Hz" for (channels, rate), path in kinds.items())
+        listed = "; ".join(
+            f"{path}: {channels} channel{'' if channels == 1 else 's'} at {rate} Hz"
+            for (channels, rate), path in kinds.items()
+        )
         raise DamagedDataError(f"all recordings must have the same number of channels and sampling rate: {listed}")
     ((channels, rate),) = kinds
     lengths = {part: torch.tensor([wave.shape[1] for wave, _ in found]) for part, found in waves.items()}

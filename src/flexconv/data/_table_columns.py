@@ -108,6 +108,8 @@ def _find_label(file: TableFile, candidates: Collection[int], *, labelled: bool)
         if "decimal comma" in (problem := file.problem(column)):  # then most columns look like text
             raise DamagedDataError(f"{file.at(0, column)}: {problem}")
     possible = f"the columns are {listed(file.names)}" if file.has_header else "0 is the first column, -1 the last"
+    if text:
+        possible += f"; text in {listed(file.names[column] for column in text)}"
     raise DamagedDataError(f"{file.path}: which column has the labels? Set data.label; {possible}")
 
 

@@ -54,7 +54,8 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
     """
     file = expand_home(path)
     if not file.is_file():
-        raise MissingDataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}, expected a file")
+        found = "is a folder" if file.is_dir() else "is a device or a pipe" if file.exists() else "does not exist"
+        raise MissingDataError(f"{file} {found}, expected a file")
     suffix = file.suffix.lower()
     if is_table(file):
         return _from_table(file, channels, size, options)

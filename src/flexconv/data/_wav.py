@@ -31,12 +31,12 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
         raise DamagedDataError(f"{path}: the header states a sampling rate of {rate} Hz")
     if len(raw) != 2 * channels * frames:
         raise DamagedDataError(f"{path}: truncated, {len(raw) // (2 * channels):,} of {frames:,} samples")
-    _check_end(path, frames)
+    _check_chunks(path, channels, frames)
     return np.frombuffer(raw, "<i2").reshape(-1, channels).T, rate
 
 
-def _check_end(path: Path, frames: int) -> None:
-    """Raise an error if something follows the samples that is no chunk: the header then announces too few of them."""
+def _check_chunks(path: Path, channels: int, frames: int) -> None:
+    """Raise an error if the header announces a part of a sample, or too few samples: something else follows them."""
     content = path.read_bytes()
     position, names = 12, []  # after the header of the file
     while position + 8 <= len(content):
@@ -45,6 +45,11 @@ def _check_end(path: Path, frames: int) -> None:
             rest = len(content) - position
             raise DamagedDataError(
                 f"{path}: the header announces {frames:,} samples, but {rest:,} more bytes follow; save the file again"
+            )
+        if name == b"data" and length % (2 * channels):
+            raise DamagedDataError(
+                f"{path}: the header announces {length:,} bytes, which is no whole number of samples of "
+                f"{2 * channels} bytes; save the file again"
             )
         names.append(name)
         position += 8 + length + length % 2  # chunks are padded to an even length

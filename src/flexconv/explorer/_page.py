@@ -88,7 +88,8 @@ def write_page(
     shown = [network.numbers(budget=BUDGET // len(networks)) for network in networks]
     heading = " and ".join(numbers["title"] for numbers in shown)
     more = {"opening": opening(shown), "muchFolded": MUCH_FOLDED_ENERGY}
-    write_atomically(path, build_page({"title": heading, "networks": shown, **more}).encode())
+    page = build_page({"title": heading, "networks": shown, **more})
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))  # names of files need not be UTF-8
 
 
 def build_page(data: Mapping[str, Any]) -> str:

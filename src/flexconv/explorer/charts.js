@@ -250,7 +250,8 @@ function drawMetric(host, caption, metric, histories, count) {
     const value = share ? Math.max(...known) : Math.min(...known);
     return ` Best ${name}: ${share ? `${number(100 * value, 2)} %` : short(value)}.`;
   });
-  const name = metric[0].toUpperCase() + metric.slice(1).replaceAll("_", " ");
+  const words = metric.replace("top5", "top-5").replaceAll("_", " ");
+  const name = words[0].toUpperCase() + words.slice(1);
   caption.append(strong(name), " during training.", ...best, legend(...series.map(entryFor)));
   finishChart(host, caption, series, count);
 }

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from .._version import __version__
-from ..errors import ArgumentError
+from ..errors import ArgumentError, first_line
 from ..materialize import CONV_LAYERS, PADDING_LAYERS
-from ..models import ARCHITECTURES, Inputs, Model
-from ..nn import FlexConvNd
+from ..models import ARCHITECTURES, Inputs, Model, check_sizes, check_values
+from ..nn import FlexConvNd, FrozenNeighbors
 from ._metadata import INPUTS, Metadata, as_text
 
 FORMAT = 1
@@ -52,6 +52,7 @@ def save_conv(model: nn.Module, plain: nn.Module, metadata: Metadata) -> bytes:
         "architecture": type(model).__name__,
         "config": _config(model),
         "convolutions": {name: _described(plain.get_submodule(name)) for name in places},
+        "neighbors": {name: m.settings for name, m in plain.named_modules() if isinstance(m, FrozenNeighbors)},
     }
     state = {name: tensor.detach().contiguous().clone() for name, tensor in plain.state_dict().items()}
     return safetensors.torch.save(state, metadata={"format": "pt", KEY: json.dumps(entries), **as_text(metadata)})
@@ -98,12 +99,17 @@ def load_conv(path: str | os.PathLike[str], model: nn.Module | None = None) -> n
     `model` is not changed. Nothing in the file is executed. The `inputs` of a network of flexconv.models are restored:
     `plain(plain.inputs(raw))`.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ArgumentError(f"{path} is not a regular file: give a file that export wrote")
     return parse_conv(Path(path).read_bytes(), model, where=str(path))
 
 
 def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Module:
     entries, inputs, state = _read(content, where)
     owned = model is not None
+    check_values(where, state)
+    if isinstance(entries.get("config"), dict):
+        check_sizes(where, entries["config"], state)
     try:
         layers = {
             name: _conv(**about).to_empty(device="cpu" if owned else "meta")
@@ -113,14 +119,16 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
             model = layers.pop("")
         elif model is None and entries["config"] is not None:
             model = ARCHITECTURES[entries["architecture"]](**entries["config"], device="meta")
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ArgumentError(f"{where} is damaged or was written by another version of flexconv: {error!r}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RuntimeError) as error:
+        text = f"{type(error).__name__}: {first_line(error)}"  # torch raises the last for impossible sizes
+        raise ArgumentError(f"{where} is damaged or was written by another version of flexconv: {text}") from error
     if model is None:
         raise ArgumentError(
             f"{where} holds a {entries['architecture']}, which is not an unchanged network of flexconv.models: give an "
             f"instance of it, load_conv(path, model)"
         )
     result = _replaced(model, layers, where)
+    _add_neighbors(result, entries.get("neighbors", {}), state, where)  # older files have none
     if owned:  # parameters that it shares between modules stay shared
         result = result.float().cpu()
     try:
@@ -128,6 +136,7 @@ def parse_conv(content: bytes, model: nn.Module | None, *, where: str) -> nn.Mod
     except RuntimeError as error:
         raise ArgumentError(f"{where} does not fit {type(model).__name__}: {' '.join(str(error).split())}") from error
     if inputs is not None and isinstance(result, Model):
+        inputs.check_fits(channels=result.in_channels, num_classes=result.num_classes, dims=result.dims)
         result.inputs = inputs
     return result.eval()
 
@@ -141,7 +150,7 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], Inputs | None, di
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     try:
         entries = json.loads(header["__metadata__"][KEY])
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ArgumentError(
             f'{where} was not written by export(…, format="conv"): its metadata have no {KEY!r}'
         ) from error
@@ -149,7 +158,23 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], Inputs | None, di
         version = entries.get("flexconv", "unknown") if isinstance(entries, Mapping) else "unknown"
         raise ArgumentError(f"{where} was written by flexconv {version} in a format that this version cannot read")
     inputs = header["__metadata__"].get(INPUTS)  # not in older files
-    return dict(entries), None if inputs is None else Inputs.read(json.loads(inputs)), state
+    try:
+        return dict(entries), None if inputs is None else Inputs.read(json.loads(inputs)), state
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{where}: {INPUTS!r} of its metadata cannot be read: {first_line(error)}") from error
+
+
+def _add_neighbors(
+    model: nn.Module, neighbors: Mapping[str, Any], state: Mapping[str, torch.Tensor], where: str
+) -> None:
+    """Add what separable convolutions need for missing samples."""
+    for name, settings in neighbors.items():
+        place, _, attribute = name.rpartition(".")
+        try:
+            frozen = FrozenNeighbors(state[f"{name}.weight"], state[f"{name}.mask"], settings)
+            setattr(model.get_submodule(place), attribute, frozen)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArgumentError(f"{where} is damaged or does not fit {type(model).__name__}: {error!r}") from error
 
 
 def _conv(*, dims: int, before: list[tuple[str, list[int]]], **arguments: Any) -> nn.Module:

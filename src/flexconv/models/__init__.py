@@ -18,6 +18,8 @@ from ._registry import ARCHITECTURES as ARCHITECTURES
 from ._registry import MODELS as MODELS
 from ._registry import create_model as create_model
 from ._registry import list_models as list_models
+from ._untrusted import check_sizes as check_sizes
+from ._untrusted import check_values as check_values
 from .flexnet import FlexNet as FlexNet
 from .flextcn import FlexTCN as FlexTCN
 from .resnet import CIFARResNet as CIFARResNet

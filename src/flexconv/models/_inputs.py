@@ -105,6 +105,9 @@ class Inputs:
             raise ArgumentError(
                 f"inputs.mean and inputs.std must have one number per channel; got {len(self.mean)} and {len(self.std)}"
             )
+        for name in self.classes:
+            if any("\ud800" <= letter <= "\udfff" for letter in name):  # no file could contain it
+                raise ArgumentError(f"inputs.classes must be text; got {name!r}, which UTF-8 cannot represent")
         for name, rate in (("mfcc_rate", self.mfcc_rate), ("rate", self.rate)):
             if rate is not None and rate < 1:
                 raise ArgumentError(f"inputs.{name} must be a sampling rate in Hz; got {rate}")

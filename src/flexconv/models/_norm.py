@@ -38,11 +38,11 @@ def normalise(norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> t
     inside = where if where.ndim > 1 else inside_lengths(x, where)
     positions = tuple(range(2, x.ndim))
     if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-        count = inside.sum().to(wide.dtype)
+        count = inside.sum().clamp(min=1).to(wide.dtype)
         mean, variance = _moments(wide, inside, count, (0, *positions))
         _update_running_statistics(norm, mean.flatten(), variance.flatten(), count)
     elif isinstance(norm, nn.GroupNorm):
-        count = inside.sum((1, *positions), keepdim=True) * x.shape[1]
+        count = inside.sum((1, *positions), keepdim=True).clamp(min=1) * x.shape[1]  # a sequence may be empty
         mean, variance = _moments(wide, inside, count, (1, *positions))
     else:
         raise ArgumentTypeError(

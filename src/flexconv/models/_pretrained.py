@@ -32,6 +32,7 @@ from ._inputs import Inputs
 from ._locate import INDEX, missing, other_networks, trained_networks
 from ._registry import ARCHITECTURES
 from ._skeleton import SkipInitialization
+from ._untrusted import check_sizes, check_values
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json
@@ -67,7 +68,7 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
         raise ArgumentError(f"{_some(empty)} are on the meta device, so there are no weights to save")
     _check_against_config(model)
     _check_inputs(model)
-    _check_finite("the model", model.state_dict())
+    check_values("the model", model.state_dict())
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
@@ -100,12 +101,6 @@ def save_pretrained(model: Model, folder: str | os.PathLike[str]) -> None:
 def _check_inputs(model: Model) -> None:
     if model.inputs is not None:
         model.inputs.check_fits(channels=model.in_channels, num_classes=model.num_classes, dims=model.dims)
-
-
-def _check_finite(where: str, state: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in state.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ArgumentError(f"{where} contains NaN or infinity in {name}: its network cannot be used")
 
 
 def _check_against_config(model: Model) -> None:
@@ -179,10 +174,10 @@ def from_pretrained(folder_or_name: str | os.PathLike[str], *, num_classes: int 
         )
     weights = folder / entries["weights"]
     state = _read_weights(weights, entries["sha256"], file)
-    _check_depth(file, entries["config"], len(state))
+    check_sizes(str(file), entries["config"], state)
     model = _build(file, entries)
     _compare_shapes(str(weights), model, state)
-    _check_finite(str(weights), state)
+    check_values(str(weights), state)
     if num_classes is not None:
         model, state = _for_other_classes(model, state, num_classes)
     model.load_state_dict(state, assign=True)
@@ -254,15 +249,6 @@ def _read_config(file: Path) -> dict[str, Any]:
     return entries
 
 
-def _check_depth(file: Path, config: Mapping[str, Any], tensors: int) -> None:
-    """Refuse a network with more layers than there are tensors, which could take hours to build."""
-    options = config.get("generator_options")
-    found = {"depth": config.get("depth"), "layers": options.get("layers") if isinstance(options, dict) else None}
-    for name, value in found.items():
-        if isinstance(value, int) and value > max(tensors, 8):
-            raise ArgumentError(f"{file}: {name} is {value}, but the weights have {tensors} tensors only")
-
-
 def _build(file: Path, entries: Mapping[str, Any]) -> Model:
     """The network on the meta device: nothing is initialized or allocated."""
     try:
@@ -315,7 +301,7 @@ def _read_weights(file: Path, digest: str, config: Path) -> dict[str, torch.Tens
         )
     try:
         return safetensors.torch.load(content)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, KeyError) as error:  # the latter for a dtype that torch does not have
         raise ArgumentError(f"{file} is not a safetensors file: {error}") from error
 
 
@@ -336,7 +322,7 @@ def _compare_shapes(where: str, model: Model, state: Mapping[str, torch.Tensor])
                 f"{where} does not match its config: {name} has shape {tuple(state[name].shape)}, "
                 f"expected {tuple(tensor.shape)}"
             )
-        if tensor.is_floating_point() != state[name].is_floating_point():
+        if tensor.is_floating_point() != state[name].is_floating_point() or state[name].is_complex():
             raise ArgumentError(f"{where} does not match its config: {name} is {state[name].dtype}, not {tensor.dtype}")
 
 

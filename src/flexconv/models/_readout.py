@@ -1,10 +1,27 @@
-"""From the features of a sequence to those of its classifier."""
+"""From the features of a sequence to those of its classifier, and what that requires of the sequence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from ..nn import hide_padding
+from ..errors import ArgumentError
+from ..nn import can_read_values, check_lengths, hide_padding
+
+MEAN_OF_A_STREAM = (
+    "has readout='mean', so its result on chunks differs from that on the whole sequence: use readout='last'"
+)
+
+
+def check_readout_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, readout: str) -> torch.Tensor:
+    """Return lengths [batch] as int64 on the device of x. Only readout="every" accepts sequences of length 0."""
+    checked = check_lengths(lengths, x)
+    if readout != "every" and can_read_values(checked):
+        shortest = int(torch.as_tensor(lengths).min())
+        if shortest < 1:
+            raise ArgumentError(f"lengths must be at least 1 for {readout=}; got {shortest}")
+    return checked.to(torch.int64)  # short integers would overflow
 
 
 def last_step(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

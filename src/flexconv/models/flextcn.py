@@ -11,11 +11,11 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError
-from ..nn import can_read_values, check_lengths, hide_padding
+from ..nn import hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._norm import make_norm, normalise
-from ._readout import last_step, mean_over_positions
+from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
 
 READOUTS = ("last", "mean", "every")
 
@@ -123,7 +123,7 @@ class FlexTCN(Model):
         """
         self._check_input(x)
         if lengths is not None:
-            lengths = self._check_lengths(lengths, x)
+            lengths = check_readout_lengths(lengths, x, self.readout)
             x = hide_padding(x, lengths)
         elif x.shape[-1] == 0 and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
@@ -138,17 +138,7 @@ class FlexTCN(Model):
     @property
     def cannot_stream(self) -> str | None:
         """Why `flexconv.Streaming` would not be exact, or None. The reason is a readout over time."""
-        if self.readout != "mean":
-            return None
-        return "has readout='mean', so its result on chunks differs from that on the whole sequence: use readout='last'"
-
-    def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
-        checked = check_lengths(lengths, x)
-        if self.readout != "every" and can_read_values(checked):
-            shortest = int(torch.as_tensor(lengths).min())
-            if shortest < 1:
-                raise ArgumentError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
-        return checked.to(torch.int64)  # short integers would overflow
+        return MEAN_OF_A_STREAM if self.readout == "mean" else None
 
 
 class FlexTCNBlock(nn.Module):

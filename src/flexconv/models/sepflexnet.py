@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options, per_axis, positive_int, unknown_name
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import (
     GENERATORS,
     MASKS,
@@ -22,10 +22,7 @@ from ..nn import (
     SeparableFlexConv2d,
     SeparableFlexConv3d,
     SeparableFlexConvNd,
-    can_read_values,
-    check_lengths,
     check_observed,
-    fill_missing,
     hide_padding,
     inside,
     parameter_dtype,
@@ -33,7 +30,7 @@ from ..nn import (
 from ._base import Model, check_dropout
 from ._convolution import known_options
 from ._norm import make_norm, normalise
-from ._readout import last_step, mean_over_positions
+from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
 
 MIXES = ("linear", "glu")
 READOUTS = ("mean", "last", "every")
@@ -157,11 +154,14 @@ class SepFlexNet(Model):
         for what, name, known in (("mix", mix, MIXES), ("readout", readout, READOUTS), ("mask", mask, MASKS)):
             if name not in known:
                 unknown_name(what, name, known)
+        for what, value in (("train_features", train_features), ("mask_channel", mask_channel)):
+            if not isinstance(value, bool):
+                raise ArgumentTypeError(f"{what} must be True or False; got {value!r}")
         if readout == "last" and self.dims > 1:
             raise ArgumentError(f"readout='last' is for sequences; this network has {self.dims} axes: use 'mean'")
         if mask_channel and in_channels < 2:
             raise ArgumentError(f"mask_channel=True needs in_channels of at least 2; got {in_channels}")
-        self.readout, self.mask_channel = readout, bool(mask_channel)
+        self.readout, self.mask_channel = readout, mask_channel
         width, depth = positive_int("width", width), positive_int("depth", depth)
         make_conv = _SeparableFactory(
             self.dims,
@@ -220,10 +220,14 @@ class SepFlexNet(Model):
         """
         self._check_input(x)
         if lengths is not None:
-            lengths = self._check_lengths(lengths, x)
+            if self.dims > 1:
+                raise ArgumentError(f"lengths is for sequences; this network has {self.dims} axes")
+            lengths = check_readout_lengths(lengths, x, self.readout)
         elif 0 in x.shape[2:] and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one position; got {tuple(x.shape)}")
-        seen = None if observed is None else check_observed(observed, x, self.dims)
+        seen = None
+        if observed is not None:
+            seen = check_observed(observed, x, self.dims, None if lengths is None else inside(x, lengths))
         if self.mask_channel:
             if seen is not None:
                 raise ArgumentError(
@@ -249,8 +253,9 @@ class SepFlexNet(Model):
         where = lengths
         if seen is not None:
             exists = None if lengths is None else inside(x, lengths)
-            x = fill_missing(self.stem.depthwise, x, seen, exists)
-            reached = self.stem.propagate_observed((seen if exists is None else seen & exists)[:, :1])
+            x = self.stem.fill_missing(x, seen, exists)
+            counted = seen[:, :-1] if self.mask_channel else seen  # the mask itself is always there
+            reached = self.stem.propagate_observed(counted if exists is None else counted & exists)
             where = reached if exists is None else reached & exists
         elif lengths is not None:
             x = hide_padding(x, lengths)
@@ -259,20 +264,10 @@ class SepFlexNet(Model):
 
     @property
     def cannot_stream(self) -> str | None:
-        """Why `flexconv.Streaming` would not be exact, or None. The reason is a readout over time."""
-        if self.readout != "mean":
-            return None
-        return "has readout='mean', so its result on chunks differs from that on the whole sequence: use readout='last'"
-
-    def _check_lengths(self, lengths: torch.Tensor | Sequence[int], x: torch.Tensor) -> torch.Tensor:
-        if self.dims > 1:
-            raise ArgumentError(f"lengths is for sequences; this network has {self.dims} axes")
-        checked = check_lengths(lengths, x)
-        if self.readout != "every" and can_read_values(checked):
-            shortest = int(torch.as_tensor(lengths).min())
-            if shortest < 1:
-                raise ArgumentError(f"lengths must be at least 1 for readout={self.readout!r}; got {shortest}")
-        return checked.to(torch.int64)  # short integers would overflow
+        """Why `flexconv.Streaming` would not be exact, or None."""
+        if self.mask_channel:
+            return "has mask_channel=True and fills in missing samples from others, which a stream does not keep"
+        return MEAN_OF_A_STREAM if self.readout == "mean" else None
 
 
 class SepFlexNetBlock(nn.Module):
@@ -320,10 +315,15 @@ class DropPath(nn.Module):
         self.p = p
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.draw(x)
+        return x if kept is None else x * kept
+
+    def draw(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Draw the factors of all samples of x → [batch, 1, …]: 0 or 1/(1 − p). None if no sample is dropped."""
         if not self.training or self.p == 0:
-            return x
+            return None
         kept = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= self.p
-        return x * kept.to(x.dtype) / (1 - self.p)
+        return kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p:g}"
@@ -353,8 +353,8 @@ class _SeparableFactory:
         self.mask_options = known_options("option of the mask", mask_options, kind)
         self.masked = generator != "njet"  # an N-Jet learns its own size
         chosen = known_options(f"option of the generator {generator!r}", generator_options, GENERATORS[generator])
-        if not self.masked and self.mask_options:
-            raise ArgumentError(f"{generator=} has no mask, so it takes no mask_options; got {mask_options!r}")
+        if not self.masked and (self.mask_options or self.per_channel):
+            raise ArgumentError(f"{generator=} has no mask; got mask={mask!r} and mask_options={mask_options!r}")
         self.tensors: dict[str, Any] = {"device": device, "dtype": dtype}
         self.options = {
             "padding": "causal" if causal else "same",
@@ -376,8 +376,8 @@ class _SeparableFactory:
 
 
 def convolve(conv: nn.Module, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """conv(x), or conv(x, lengths) for sequences that are padded to a common length."""
-    return conv(x) if lengths is None else conv(x, lengths)
+    """conv(x), or conv(x, lengths) for sequences that are padded to a common length. Outputs are as long as inputs."""
+    return conv(x) if lengths is None else hide_padding(conv(hide_padding(x, lengths)), lengths)
 
 
 def _number_of_axes(given: Mapping[str, Any], dims: int | None) -> int:
@@ -395,6 +395,8 @@ def _number_of_axes(given: Mapping[str, Any], dims: int | None) -> int:
 
 
 def _is_causal(causal: bool | None, dims: int) -> bool:
+    if causal is not None and not isinstance(causal, bool):
+        raise ArgumentTypeError(f"causal must be True, False or None; got {causal!r}")
     if causal and dims > 1:
         raise ArgumentError(
             f"causal=True is for sequences, which have one axis; this network has {dims}. For video, build a network "

@@ -46,6 +46,8 @@ class KernelCache:
             seen = _Seen(tensors)  # before sampling, so that a change in between is noticed
             state = _State(module, tensors)
             entry = self._entry = _Entry(key, (key, settings), seen, state, make())
+        elif not entry.state.unchanged(module):  # other objects with equal values, which the next call may compare
+            entry = self._entry = entry._replace(state=_State(module, tensors))
         return entry.kernel
 
 

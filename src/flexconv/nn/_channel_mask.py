@@ -40,6 +40,7 @@ class ChannelGaussianMask(GaussianMask):
 
     """
 
+    forms = FORMS[:2]
     per_channel = True
 
     def __init__(
@@ -55,8 +56,8 @@ class ChannelGaussianMask(GaussianMask):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if form is not None and form not in FORMS[:2]:
-            unknown_name("form of a ChannelGaussianMask", form, FORMS[:2])
+        if form is not None and form not in self.forms:
+            unknown_name("form of a ChannelGaussianMask", form, self.forms)
         direct = None if form == "scaled" else form  # scaled below, when the parameters have their shape
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, form=direct, device=device, dtype=dtype)
         self.channels = positive_int("channels", channels)

@@ -72,11 +72,7 @@ def make_generator(
     made = generator if isinstance(generator, nn.Module) else generator(dims, channels, device=device, dtype=stored)
     if not isinstance(made, KernelGenerator):
         raise ArgumentTypeError(f"generator must return a KernelGenerator; {generator!r} returned {made!r}")
-    if (made.dims, made.channels) != (dims, channels):
-        raise ArgumentError(
-            f"the kernel generator makes {made.channels} channels in {made.dims}D; this layer needs "
-            f"out_channels × in_channels / groups = {channels} in {dims}D"
-        )
+    check_generator(made, dims, channels)
     found = next((p.dtype for p in made.parameters() if p.is_floating_point() and p.dtype not in (dtype, stored)), None)
     if dtype is not None and found is not None:
         raise ArgumentTypeError(f"the kernel generator has parameters of {found}; this layer was given dtype={dtype}")
@@ -101,9 +97,23 @@ def make_mask(
         raise ArgumentTypeError(
             f"mask must be a name ({', '.join(MASKS)}), a GaussianMask or None (no mask: CKConv); got {mask!r}"
         )
-    if mask is not None and mask.dims != dims:
-        raise ArgumentError(f"the mask has dims={mask.dims}; this layer needs dims={dims}")
+    if mask is not None:
+        check_mask_dims(mask, dims)
     return mask
+
+
+def check_generator(generator: KernelGenerator, dims: int, channels: int) -> None:
+    """Raise if a generator makes kernels of another shape than a layer needs."""
+    if (generator.dims, generator.channels) != (dims, channels):
+        raise ArgumentError(
+            f"the kernel generator makes {generator.channels} channels in {generator.dims}D; this layer needs "
+            f"out_channels × in_channels / groups = {channels} in {dims}D"
+        )
+
+
+def check_mask_dims(mask: GaussianMask, dims: int) -> None:
+    if mask.dims != dims:
+        raise ArgumentError(f"the mask has dims={mask.dims}; this layer needs dims={dims}")
 
 
 def check_mask_channels(mask: GaussianMask | None, in_channels: int, out_channels: int, groups: int) -> None:

@@ -39,7 +39,7 @@ from ._grid import KernelGrid, TapRange, mesh, tap_weights
 from ._half import HALF, computes_in_float16, float16_conv
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
-from ._observed import check_observed, convolve_observed, propagate
+from ._observed import check_observed, convolve_observed, propagate, with_channels
 from ._recompute import recomputed
 from ._sized import SizedKernel
 from .kernels import KernelGenerator
@@ -139,12 +139,12 @@ class FlexConvNd(SizedKernel):
         if observed is not None:
             return convolve_observed(self, x, check_observed(observed, x, self.dims))[0]
         if self.recompute and self._provider.prepared is None:
-            return recomputed(self._convolve, x, self.bias)
+            return recomputed(self._convolve, self, x, self.bias)
         return self._convolve(x, self.bias)
 
     def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
         """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
-        return propagate(self, (observed.unsqueeze(1) if observed.ndim == self.dims + 1 else observed).bool())
+        return propagate(self, with_channels(observed, self.dims).bool())
 
     @has_fast_version("nn.convolve")
     def _convolve(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -228,7 +228,8 @@ class FlexConv1d(FlexConvNd):
             stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
         algorithm: how to compute the convolution, see `flexconv.ops`.
         recompute: keep only the input for the backward pass, and compute kernel and spectra again there. Training needs
-            less memory and takes about a quarter longer. The attribute can be changed at any time.
+            less memory and takes about a quarter longer. The attribute can be changed at any time. A generator of your
+            own must not draw random numbers then, and parameters must not change before the backward pass.
 
     """
 
@@ -254,7 +255,8 @@ class FlexConv1d(FlexConvNd):
         if observed is None:
             y = super().forward(hide_padding(x, lengths))
         else:
-            y, _ = convolve_observed(self, x, check_observed(observed, x, 1), inside(x, lengths))
+            there = inside(x, lengths)
+            y, _ = convolve_observed(self, x, check_observed(observed, x, 1, there), there)
         return hide_padding(y, self.output_lengths(lengths))
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:

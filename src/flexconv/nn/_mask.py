@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -68,6 +69,7 @@ class GaussianMask(nn.Module):
 
     """
 
+    forms: ClassVar[tuple[str, ...]] = FORMS
     per_channel: bool = False  # whether every channel has a mask of its own
     follows_layer: bool = False  # whether the form is still to be decided by a layer
     start: torch.Tensor
@@ -86,10 +88,8 @@ class GaussianMask(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if form is not None and form not in FORMS:
-            unknown_name("mask form", form, FORMS)
-        if threshold is not None and not (isinstance(threshold, int | float) and 0 < threshold < 1):
-            raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {threshold!r}")
+        if form is not None and form not in self.forms:
+            unknown_name(f"form of a {type(self).__name__}", form, self.forms)
         self.dims = positive_int("dims", dims)
         self.form = "authors" if form == "authors" else "guarded"
         self.follows_layer = form is None
@@ -122,7 +122,7 @@ class GaussianMask(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.zeros_like(old), requires_grad=old.requires_grad))
         self._parameters.update(others)
         self.register_buffer("start", torch.stack([mean, sigma], -2).detach())  # μ_0, σ_0
-        self.form = "scaled"
+        super().__setattr__("form", "scaled")  # type: ignore[arg-type]
 
     # --- center and width ---------------------------------------------------------------------------------------------
 
@@ -143,7 +143,21 @@ class GaussianMask(nn.Module):
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("mean", "sigma") and self.form == "scaled":
             raise UsageError(f"{name} of a scaled mask is computed and cannot be assigned: use mask.set_({name}=…)")
+        if name == "threshold" and value is not None and not (isinstance(value, int | float) and 0 < value < 1):
+            raise ArgumentError(f"threshold must lie between 0 and 1, or be None for no cropping; got {value!r}")
+        if name == "form" and "form" in self.__dict__:
+            self._check_form(value)
         super().__setattr__(name, value)  # type: ignore[arg-type]
+
+    def _check_form(self, form: object) -> None:
+        """Raise unless this mask can have another form with the parameters that it has."""
+        if form not in self.forms:
+            unknown_name(f"form of a {type(self).__name__}", form, self.forms)
+        if form != self.form and "scaled" in (form, self.form):
+            raise UsageError(
+                f"a mask of the form {self.form!r} has other parameters than one of the form {form!r}: make another "
+                f"mask and assign it to layer.mask"
+            )
 
     def _direct(self, name: str) -> nn.Parameter:
         """A parameter of the forms that learn mean and σ themselves."""
@@ -358,6 +372,8 @@ class RotatedGaussianMask(GaussianMask):
     radians; the other arguments are those of `GaussianMask`. There is no form "authors".
     """
 
+    forms = FORMS[:2]
+
     def __init__(
         self,
         dims: int = 2,
@@ -372,8 +388,6 @@ class RotatedGaussianMask(GaussianMask):
     ) -> None:
         if dims != 2:
             raise ArgumentError(f"RotatedGaussianMask rotates in a plane: dims must be 2; got {dims}")
-        if form is not None and form not in FORMS[:2]:
-            unknown_name("form of a RotatedGaussianMask", form, FORMS[:2])
         super().__init__(dims, mean=mean, sigma=sigma, threshold=threshold, form=form, device=device, dtype=dtype)
         (self.initial_angle,) = per_axis_floats("angle", angle, 1)
         self.angle = nn.Parameter(torch.full((1,), self.initial_angle, device=device, dtype=dtype))

@@ -17,13 +17,17 @@ docs/missing-samples.md compares the two.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from .._context import no_autocast
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ops import conv_nd
+from ..ops import Pads, conv_nd
+from ._checks import PADDING_MODES, check_padding_fits
 from ._grid import filled
 from ._lengths import can_read_values
 
@@ -35,56 +39,122 @@ LEAST_WEIGHT = 1e-5  # of the neighbors of a sample
 LEAST_SHARE = 1e-3  # of the mask of a kernel
 
 
-def check_observed(observed: torch.Tensor, x: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `observed` as a bool tensor [batch, 1 or channels, *size] on the device of x; raise if it does not fit x.
-
-    Checking values on a GPU requires a copy to the host.
-    """
+def with_channels(observed: torch.Tensor, dims: int) -> torch.Tensor:
+    """Return `observed` [batch, *size] or [batch, channels, *size] as the latter, with one channel if it has none."""
     if not isinstance(observed, torch.Tensor):
         raise ArgumentTypeError(f"observed must be a tensor of True and False; got {type(observed).__name__}")
+    if observed.is_complex():
+        raise ArgumentTypeError(f"observed must be True or False, or 1 or 0; got {observed.dtype}")
+    if observed.ndim not in (dims + 1, dims + 2):
+        raise ArgumentError(
+            f"observed must have the shape [batch, *size] or [batch, 1 or channels, *size], with {dims} sizes; got "
+            f"{tuple(observed.shape)}"
+        )
+    return observed.unsqueeze(1) if observed.ndim == dims + 1 else observed
+
+
+def check_observed(
+    observed: torch.Tensor, x: torch.Tensor, dims: int, inside: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return `observed` as a bool tensor [batch, 1 or channels, *size] on the device of x; raise if it does not fit x.
+
+    Samples where `inside` [batch, 1, *size] is False do not exist, such as those past the end of a sequence. Checking
+    values on a GPU requires a copy to the host.
+    """
+    found = with_channels(observed, dims)
     if x.ndim != dims + 2:
         raise ArgumentError(f"observed needs a batch [batch, channels, …]; got an input of shape {tuple(x.shape)}")
     batch, channels, size = x.shape[0], x.shape[1], x.shape[2:]
-    found = observed.unsqueeze(1) if observed.ndim == dims + 1 else observed
-    if (
-        found.ndim != x.ndim
-        or found.shape[0] != batch
-        or found.shape[2:] != size
-        or found.shape[1] not in (1, channels)
-    ):
+    if found.shape[0] != batch or found.shape[2:] != size or found.shape[1] not in (1, channels):
         raise ArgumentError(
             f"observed must have the shape [batch, *size] = {(batch, *size)} or [batch, 1 or channels, *size] of the "
             f"input {tuple(x.shape)}; got {tuple(observed.shape)}"
         )
-    if found.is_complex():
-        raise ArgumentTypeError(f"observed must be True or False, or 1 or 0; got {found.dtype}")
     if can_read_values(found):
         if found.dtype != torch.bool:
             other = found[(found != 0) & (found != 1)]
             if other.numel():
                 raise ArgumentError(f"observed must be True or False, or 1 or 0; it contains {other[0].item()}")
-        empty = (found == 0).flatten(1).all(1).nonzero().flatten().tolist()
-        if empty:
+        missing = (found == 0).flatten(1).all(1)
+        if inside is not None and can_read_values(inside):
+            inside = inside.to(found.device)
+            missing = (found.eq(0) | ~inside).flatten(1).all(1) & inside.flatten(1).any(1)  # a sequence may be empty
+        if empty := missing.nonzero().flatten().tolist():
             raise ArgumentError(f"no sample is observed in row {empty[0]} of the batch: leave such rows out")
     return found.to(device=x.device, dtype=torch.bool)
 
 
+class Neighbors(NamedTuple):
+    """The weights [1 or in_channels, 1, *n] of the neighbors of a missing sample, and the padding and step of taps."""
+
+    weight: torch.Tensor
+    pads: Pads
+    dilation: Sequence[int]
+    algorithm: str
+
+
+class Reach(NamedTuple):
+    """The mask [1, 1, *k] of the kernels of a layer, the widest of all channels, and the geometry of the layer."""
+
+    mask: torch.Tensor
+    stride: Sequence[int]
+    pads: Pads
+    dilation: Sequence[int]
+    padding_mode: str
+    algorithm: str
+
+
+class FrozenNeighbors(nn.Module):
+    """Neighbors and reach of a layer at some time, for a copy of it that has no mask any more.
+
+    `settings` are those of `FrozenNeighbors.of(layer)`: plain numbers and text.
+    """
+
+    weight: torch.Tensor
+    mask: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor, mask: torch.Tensor, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("mask", mask)
+        self.settings = {name: settings[name] for name in ("neighbor_pads", "stride", "pads", "dilation")}
+        self.settings["padding_mode"] = str(settings["padding_mode"])
+
+    @classmethod
+    def of(cls, layer: FlexConvNd) -> FrozenNeighbors:
+        like = layer.reference_tensor().detach().to(torch.promote_types(layer.dtype, torch.float32))
+        neighbors, reach = find_neighbors(layer, like=like), find_reach(layer)
+        return cls(neighbors.weight, reach.mask, {"neighbor_pads": neighbors.pads, **reach._asdict()})
+
+    def neighbors(self, like: torch.Tensor) -> Neighbors:
+        return Neighbors(self.weight.to(like), self.settings["neighbor_pads"], self.settings["dilation"], "direct")
+
+    def reach(self) -> Reach:
+        return Reach(self.mask, algorithm="direct", **{n: v for n, v in self.settings.items() if n != "neighbor_pads"})
+
+
+Source: TypeAlias = "FlexConvNd | FrozenNeighbors"
+
+
 def fill_missing(
-    layer: FlexConvNd, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None
+    source: Source, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [batch, channels, *size], with missing samples replaced by means of the observed ones around them.
 
-    `seen` [batch, 1 or channels, *size] comes from `check_observed`. Samples where `inside` [batch, 1, *size] is False
-    do not exist, such as those past the end of a sequence, and become 0.
+    `source` is the layer that convolves the result. `seen` [batch, 1 or channels, *size] comes from `check_observed`.
+    Samples where `inside` [batch, 1, *size] is False do not exist, such as those past the end of a sequence, and become
+    0.
     """
     seen = seen if inside is None else seen & inside
     known = x.masked_fill(~seen, 0.0)
     wide = known.to(torch.promote_types(x.dtype, torch.float32))
     with no_autocast(x.device.type):
-        total = _smooth(layer, wide)
+        frozen = isinstance(source, FrozenNeighbors)
+        neighbors = source.neighbors(wide) if frozen else find_neighbors(source, like=wide)
+        total = _smooth(neighbors, wide)
         with torch.no_grad():
-            weight = _smooth(layer, seen.to(wide.dtype))
-        least = LEAST_WEIGHT * _weights(layer, wide).flatten(1).sum(1).view(-1, *[1] * layer.dims)
+            weight = _smooth(neighbors, seen.to(wide.dtype))
+        least = LEAST_WEIGHT * neighbors.weight.flatten(1).sum(1).view(-1, *[1] * (x.ndim - 2))
         means = torch.where(weight > least, total / torch.where(weight > least, weight, 1.0), 0.0)
     result = torch.where(seen, known, means.to(x.dtype))
     return result if inside is None else result.masked_fill(~inside, 0.0)
@@ -99,38 +169,52 @@ def convolve_observed(
 
 
 @torch.no_grad()
-def propagate(layer: FlexConvNd, seen: torch.Tensor) -> torch.Tensor:
+def propagate(source: Source, seen: torch.Tensor) -> torch.Tensor:
     """Whether an output is based on observed samples: some lie under the mask of its kernel → [batch, 1, *size'].
 
     A sample that was observed in some channels counts.
     """
+    frozen = isinstance(source, FrozenNeighbors)
+    mask, stride, pads, dilation, mode, algorithm = source.reach() if frozen else find_reach(source)
+    x = seen.any(1, keepdim=True).to(mask.dtype)
+    if mode != "zeros":
+        if not frozen:
+            check_padding_fits(source, x.shape[2:], source.pads)
+        x = F.pad(x, [max(0, amount) for pair in reversed(pads) for amount in pair], mode=PADDING_MODES[mode])
+        pads = tuple((min(0, left), min(0, right)) for left, right in pads)
+    with no_autocast(x.device.type):
+        found = conv_nd(x.ndim - 2, x, mask, None, stride, pads, dilation, 1, algorithm)
+    return found > LEAST_SHARE * mask.sum()
+
+
+@torch.no_grad()
+def find_reach(layer: FlexConvNd) -> Reach:
     window = layer.window
     lines = layer.coordinates(window)
-    shape = [len(line) for line in lines]
-    mask = lines[0].new_ones(shape) if layer.mask is None else layer.mask(lines, layer.axes)
-    weight = (mask if mask.ndim == layer.dims else mask.amax(0))[None, None]
-    x, pads = seen.any(1, keepdim=True).to(weight.dtype), layer.pads_for(window)
-    if layer.padding_mode != "zeros":
-        x, pads = layer._pad_by_mode(x, pads)
-    with no_autocast(x.device.type):
-        found = conv_nd(layer.dims, x, weight, None, layer.stride, pads, layer.dilation, 1, layer.algorithm)
-    return found > LEAST_SHARE * weight.sum()
+    mask = lines[0].new_ones([len(line) for line in lines]) if layer.mask is None else layer.mask(lines, layer.axes)
+    widest = (mask if mask.ndim == layer.dims else mask.amax(0))[None, None]
+    pads = layer.pads_for(window)
+    return Reach(widest, layer.stride, pads, layer.dilation, layer.padding_mode, layer.algorithm)
 
 
-def _smooth(layer: FlexConvNd, x: torch.Tensor) -> torch.Tensor:
-    """Σ_q w(q) x(p + q) for every channel of x, which has all channels or one → the same size, all channels or one."""
-    weight = _weights(layer, x)  # [1 or channels, 1, *n]
-    pads = [
-        ((n - 1) * step, 0) if _looks_back(layer, d) else ((n // 2) * step,) * 2
+def find_neighbors(layer: FlexConvNd, *, like: torch.Tensor) -> Neighbors:
+    weight = _weights(layer, like)
+    pads = tuple(
+        ((n - 1) * step, 0) if _looks_back(layer, d) else ((n // 2) * step, (n // 2) * step)
         for d, (n, step) in enumerate(zip(weight.shape[2:], layer.dilation, strict=True))
-    ]
-    ones = [1] * layer.dims
+    )
+    return Neighbors(weight, pads, layer.dilation, layer.algorithm)
+
+
+def _smooth(neighbors: Neighbors, x: torch.Tensor) -> torch.Tensor:
+    """Σ_q w(q) x(p + q) for every channel of x, which has all channels or one → the same size, all channels or one."""
+    weight, pads, dilation, algorithm = neighbors
+    dims = x.ndim - 2
     if len(weight) == 1:
         flat = x.flatten(0, 1).unsqueeze(1)
-        y = conv_nd(layer.dims, flat, weight, None, ones, pads, layer.dilation, 1, layer.algorithm)
-        return y.view_as(x)
+        return conv_nd(dims, flat, weight, None, [1] * dims, pads, dilation, 1, algorithm).view_as(x)
     x = x.expand(-1, len(weight), *x.shape[2:])
-    return conv_nd(layer.dims, x, weight, None, ones, pads, layer.dilation, len(weight), layer.algorithm)
+    return conv_nd(dims, x, weight, None, [1] * dims, pads, dilation, len(weight), algorithm)
 
 
 @torch.no_grad()

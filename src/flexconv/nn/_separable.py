@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UsageError
 from ..ops import Padding
 from ._channel_mask import ChannelGaussianMask
 from ._checks import KernelFactory
 from ._conv import FlexConv1d, FlexConv2d, FlexConv3d, FlexConvNd
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
-from ._observed import check_observed, fill_missing
+from ._observed import FrozenNeighbors, check_observed, fill_missing, propagate, with_channels
 from .kernels import KernelGenerator, MAGNet
 
 SMALL_HIDDEN = 16  # most features of the generator of the small branch; more than there are taps would cancel out
@@ -85,6 +85,7 @@ class SeparableFlexConvNd(nn.Module):
             few = functools.partial(MAGNet, hidden=min(SMALL_HIDDEN, math.prod(taps)))
             self.small = make(kernel_size=taps, bias=False, generator=few, mask=None)
         self.pointwise = _CONVOLUTIONS[self.dims](in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
+        self.neighbors: FrozenNeighbors | None = None  # in a copy whose depthwise part is a plain convolution
 
     @property
     def in_channels(self) -> int:
@@ -114,16 +115,28 @@ class SeparableFlexConvNd(nn.Module):
         as in `FlexConv2d`.
         """
         if observed is not None:
-            x = fill_missing(self.depthwise, x, check_observed(observed, x, self.dims))
+            x = self.fill_missing(x, check_observed(observed, x, self.dims))
         return self._convolve(x)
+
+    def _flexconv(self, argument: str) -> FlexConvNd:
+        """The depthwise part, which `materialize` replaces by a plain convolution."""
+        if not isinstance(self.depthwise, FlexConvNd):
+            raise UsageError(
+                f"{argument} needs a FlexConv, but the depthwise part is a {type(self.depthwise).__name__}"
+            )
+        return self.depthwise
 
     def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         y = self.depthwise(x)
         return self.pointwise(y if self.small is None else y + self.small(x))
 
+    def fill_missing(self, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None) -> torch.Tensor:
+        """x, with samples that were not seen replaced by means of those around them; see `_observed.py`."""
+        return fill_missing(self.neighbors or self.depthwise, x, seen, inside)
+
     def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
         """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
-        return self.depthwise.propagate_observed(observed)
+        return propagate(self.neighbors or self.depthwise, with_channels(observed, self.dims).bool())
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
@@ -166,11 +179,13 @@ class SeparableFlexConv1d(SeparableFlexConvNd):
         """
         if lengths is None:
             return super().forward(x, observed=observed)
-        lengths = check_lengths(lengths, x, self.depthwise.padding_mode)
+        layer = self._flexconv("lengths")
+        lengths = check_lengths(lengths, x, layer.padding_mode)
         if observed is None:
             x = hide_padding(x, lengths)
         else:
-            x = fill_missing(self.depthwise, x, check_observed(observed, x, 1), inside(x, lengths))
+            there = inside(x, lengths)
+            x = self.fill_missing(x, check_observed(observed, x, 1, there), there)
         return hide_padding(self._convolve(x), self.output_lengths(lengths))
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:

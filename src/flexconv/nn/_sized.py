@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ._checks import PARAMETRIZATIONS, check_mask_channels
+from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange, origins
@@ -43,7 +43,7 @@ class SizedKernel(nn.Module):
 
     def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
         try:
-            return super().__getattr__(name)
+            return nn.Module.__getattr__(self, name)
         except AttributeError:
             if name != "weight":
                 raise
@@ -150,10 +150,21 @@ class SizedKernel(nn.Module):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute. Another mask or generator is told the grid, and sizes and kernels start anew."""
+        replaced = name in ("mask", "generator") and "_grid" in self.__dict__
+        if replaced and isinstance(value, nn.Module):
+            self._check_part(name, value)  # before it is assigned, so that an error leaves the layer as it was
         super().__setattr__(name, value)  # type: ignore[arg-type]
-        if name in ("mask", "generator") and "_grid" in self.__dict__:
+        if replaced:
             self._set_grid(self._grid, fresh=False)
             self._forget()
+
+    def _check_part(self, name: str, part: Any) -> None:
+        """Raise if another mask or generator does not fit this layer."""
+        if name == "generator":
+            check_generator(part, len(self.axes), self.out_channels * self.inputs_per_output)
+        else:
+            check_mask_dims(part, len(self.axes))
+            check_mask_channels(part, self.in_channels, self.out_channels, self.groups)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

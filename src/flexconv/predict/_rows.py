@@ -67,6 +67,6 @@ def _series_scale(length: int, target: Target, file: Path, row: str | None) -> t
         where = f"{file}" if row is None else f"{file}, row {row}"
         raise DamagedDataError(
             f"{where}: {plural(length, 'step')}, but the network takes {target.describe()}; if the same time was "
-            f"sampled at another rate, use the resolution {NATIVE}"
+            f"sampled at another rate, use --resolution {NATIVE} (resolution={NATIVE!r})"
         )
     return (1.0,)

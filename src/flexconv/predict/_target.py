@@ -118,7 +118,7 @@ class Target:
         other = f" or a size such as {times([2 * each for each in self.size])}" if self.dims == 2 else ""
         raise ArgumentError(
             f"{own} differs from {trained}, by more than a factor of {MAX_RATIO}, the limit of the resolution "
-            f"{NATIVE}; use the resolution {TRAINED}{other}"
+            f"{NATIVE}; use --resolution {TRAINED}{other}"
         )
 
 

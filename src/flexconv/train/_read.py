@@ -181,7 +181,7 @@ def _locate(name: str) -> tuple[Path, str]:
     stem, _, variant = (own["file"], "/", own["variant"] or "") if own else name.partition("/")
     path = Path(stem) if own else RECIPES / f"{stem}.yaml"
     if own and not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*.y*ml")]
+        beside = [str(each) for each in path.parent.glob("*.y*ml") if each.is_file()]
         near = difflib.get_close_matches(str(path), beside, n=1)
         raise MissingFileError(f"there is no recipe file {stem!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if not path.is_file() and Path(name).exists():

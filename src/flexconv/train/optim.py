@@ -1,4 +1,4 @@
-"""The optimizer with the paper's three parameter groups, the learning-rate schedule, and the penalties on kernels."""
+"""The optimizer with its parameter groups, the learning-rate schedule, and the penalties on kernels."""
 
 from __future__ import annotations
 
@@ -23,24 +23,41 @@ FLOOR = 1e-6  # lowest learning rate of the cosine schedule
 
 
 def parameter_groups(model: nn.Module, recipe: OptimRecipe) -> list[dict[str, object]]:
-    """Divide the parameters into three groups: masks, the frequency factors ω₀ of SIRENs, and the rest.
+    """Divide the parameters into groups: masks, frequency factors ω₀ of SIRENs, features of generators, and the rest.
 
-    Each group has a `name` and its own `lr`. Empty groups are left out.
+    Each group has a `name` and its own `lr`. Empty groups are left out. Features are everything in a generator but its
+    output map. They have a group of their own only if the recipe treats them differently.
     """
     masks = {id(p) for module in model.modules() if isinstance(module, GaussianMask) for p in module.parameters()}
     omegas = {id(p) for name, p in model.named_parameters() if name.rpartition(".")[2] == "omega_0"}
+    features: set[int] = set()
+    if recipe.weight_decay > 0 or recipe.feature_factor != 1:
+        features = _feature_parameters(model)
     groups = [
         {"name": "rest", "lr": recipe.lr, "params": []},
         {"name": "omega_0", "lr": recipe.lr * recipe.omega_factor, "params": []},
         {"name": "masks", "lr": recipe.lr * recipe.mask_factor, "params": []},
+        {"name": "features", "lr": recipe.lr * recipe.feature_factor, "params": []},
     ]
     for parameter in model.parameters():
-        which = 2 if id(parameter) in masks else 1 if id(parameter) in omegas else 0
+        key = id(parameter)
+        which = 2 if key in masks else 1 if key in omegas else 3 if key in features else 0
         groups[which]["params"].append(parameter)
     for group in groups:
-        # no decay for masks: it would make kernels smaller
+        # no decay for masks and features: it would make kernels smaller, and lower their frequencies
         group["weight_decay"] = recipe.weight_decay if group["name"] == "rest" else 0.0
     return [group for group in groups if group["params"]]
+
+
+def _feature_parameters(model: nn.Module) -> set[int]:
+    """The ids of the parameters of all generators, without those of their output maps."""
+    found: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, FlexConvNd):
+            output = module.generator.output_map
+            own = set() if output is None else {id(p) for p in output.parameters()}
+            found |= {id(p) for p in module.generator.parameters()} - own
+    return found
 
 
 def make_optimizer(model: nn.Module, recipe: OptimRecipe, *, fused: bool = False) -> torch.optim.Optimizer:

@@ -56,6 +56,7 @@ class DataRecipe:
     name: str
     root: str | None = None
     validation: float = 0.0  # fraction of the training set on which the best epoch is selected
+    test: bool = True  # whether to test at the end; false while settings are chosen by their validation accuracy
     augment: bool = False
     resolution: int | None = None  # images are resized to this size
     protocol: str = "honest"  # "paper": statistics as in the authors' code, and selection on the test set
@@ -66,6 +67,10 @@ class DataRecipe:
         if not 0 <= self.validation < 1:
             raise ArgumentError(
                 f"data.validation must be a fraction of the training set, at least 0 and below 1; got {self.validation}"
+            )
+        if not self.test and self.protocol == "paper":
+            raise ArgumentError(
+                "data.test must be true for data.protocol 'paper', which selects epochs on the test set"
             )
         if self.resolution is not None and self.resolution < 1:
             raise ArgumentError(f"data.resolution must be at least 1 pixel; got {self.resolution}")
@@ -84,13 +89,14 @@ class OptimRecipe:
     lr: float = 0.01
     mask_factor: float = 0.1  # learning rate of masks, relative to lr
     omega_factor: float = 1.0  # learning rate of the frequency factors of SIRENs, relative to lr
-    weight_decay: float = 0.0  # of all weights; decoupled for Adam (AdamW), added to the gradient for SGD
+    feature_factor: float = 1.0  # learning rate of the features of generators, if they are trained, relative to lr
+    weight_decay: float = 0.0  # of all weights but those of features; AdamW for Adam, added to the gradient for SGD
     kernel_norm: float = 0.0  # weight of Σ_layers ‖kernel‖ + ‖bias‖ in the loss, which the paper calls weight decay
     clip: float | None = None  # maximum norm of the gradient
 
     def __post_init__(self) -> None:
         _one_of("optim.name", self.name, ("adam", "sgd"))
-        _between("optim", self, "lr", "mask_factor", "omega_factor", "weight_decay", "kernel_norm")
+        _between("optim", self, "lr", "mask_factor", "omega_factor", "feature_factor", "weight_decay", "kernel_norm")
         if self.clip is not None:
             positive("optim.clip", self.clip)
 
@@ -177,6 +183,8 @@ class CrossResolutionRecipe(Recipe):
             raise ArgumentError(
                 "data.resolution must be left out of a cross-resolution recipe: source and target set it"
             )
+        if not self.data.test:
+            raise ArgumentError("data.test must be true in a cross-resolution recipe, which compares test accuracies")
         if self.finetune_epochs < 0:
             raise ArgumentError(f"finetune_epochs must be at least 0; got {self.finetune_epochs}")
 

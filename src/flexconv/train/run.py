@@ -215,11 +215,7 @@ def fit_classifier(
         folder.write_results(results)
         if plots:
             draw_plots(folder, model)
-    display.say(
-        f"test accuracy {100 * results['test_accuracy']:.2f} %  sizes {short_sizes(results['sizes'], most=20)}"
-        if "test_accuracy" in results
-        else "finished; this data set has no test part"
-    )
+    display.say(_summary(results))
     return results
 
 
@@ -276,6 +272,8 @@ def load_data(recipe: Recipe) -> DataSplits:
         protocol=settings.protocol,
         **settings.options,
     )
+    if not settings.test:
+        data = replace(data, test=None)
     return data if settings.resolution is None else data.at_resolution(settings.resolution)
 
 
@@ -355,6 +353,16 @@ def _results(trainer: Trainer, data: DataSplits, recipe: Recipe, fabric: Fabric)
         **trainer.folder.all_machines(),
         "finished": now(),
     }
+
+
+def _summary(results: Mapping[str, Any]) -> str:
+    """Return the test accuracy, or else the best validation accuracy, and the sizes."""
+    sizes = f"sizes {short_sizes(results['sizes'], most=20)}"
+    if "test_accuracy" in results:
+        return f"test accuracy {100 * results['test_accuracy']:.2f} %  {sizes}"
+    if "best" in results:
+        return f"not tested; best validation accuracy {100 * results['best']['accuracy']:.2f} %  {sizes}"
+    return f"finished without a test  {sizes}"
 
 
 def _score(score: Score) -> dict[str, float]:

@@ -89,7 +89,7 @@ def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str
         )  # ticks that depend on the height would move the layout
     if percent:
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
-    name = metric.replace("_", " ")
+    name = metric.replace("top5", "top-5").replace("_", " ")
     panel.set_title(name)
     panel.set_ylabel(f"{name}, %" if percent else name)
     panel.set_xlabel(count)
