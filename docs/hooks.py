@@ -119,14 +119,16 @@ def robustness() -> str:
     listed = ", ".join(f"{name} {n}" for name, n in faults.items())
     audit = logs["dependencies"]
     lines = [f"Faults of these runs and how the attempts ended: {listed}.", ""]
-    for memory in (logs["memory"], logs["memory-200-sizes"]):
+    for memory in (logs[name] for name in ("memory", "memory-200-sizes", "memory-without-cache")):
         parts = [
-            f"{memory['steps'][name]:,} steps of {name} with {memory[name][1]:.0f} MiB after a tenth of them, "
-            f"{memory[name][5]:.0f} after half of them and {memory[name][-1]:.0f} at the end"
+            f"{memory['steps'][name]:,} steps of {name} with {memory[name][0]:.1f} MiB before, {memory[name][5]:.1f} "
+            f"after half of them and {memory[name][-1]:.1f} at the end"
             for name in ("training", "evaluation")
         ]
         lines.append(
-            f"- Resident memory with inputs of {memory['sizes']} sizes: {', and '.join(parts)} (`{memory['command']}`)."
+            f"- Resident memory with inputs of {memory['sizes']} sizes and {memory['primitives kept by oneDNN']} "
+            f"primitives kept by oneDNN: {', and '.join(parts)}; tensors have {memory['tensors'][0]:.1f} MiB of it "
+            f"before and {memory['tensors'][-1]:.1f} at the end (`{memory['command']}`)."
         )
     found = ", ".join(audit["with vulnerabilities"]) or "none"
     lines += [

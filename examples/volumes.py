@@ -4,10 +4,10 @@
 
 Every volume contains a bright ball with a dark shell in noise, and the class is whether the shell is thin or thick. A
 SepFlexNet with 3D kernels of up to 17³ taps is trained on generated volumes. Then a forward and backward pass of one
-layer is measured: a separable FlexConv, whose kernel of 7³ taps is learned and may grow, and `nn.Conv3d` with 7³ taps.
-On a GPU the peak memory is printed too.
+layer on 64³ voxels is measured: a separable FlexConv, whose kernel of 7³ taps is learned and may grow, and `nn.Conv3d`
+with 7³ taps. On a GPU the peak memory is printed too; `python -m benchmarks.volumes` measures it on a CPU as well.
 
-On a CPU, the volumes have 16³ voxels, and everything takes half a minute on one thread.
+On a CPU, the volumes of the training have 16³ voxels, and everything takes half a minute on one thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def measure(layer: nn.Module, x: torch.Tensor, repeats: int) -> tuple[float, flo
     return elapsed, torch.cuda.max_memory_allocated() / 2**30 if x.is_cuda else None
 
 
-def main(size: int | None = None, steps: int = 30, width: int = 12, repeats: int = 5) -> dict[str, float]:
+def main(
+    size: int | None = None, steps: int = 30, width: int = 12, repeats: int = 5, layer_size: int = 64
+) -> dict[str, float]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = size or (64 if device.type == "cuda" else 16)
     torch.manual_seed(0)
@@ -74,7 +76,7 @@ def main(size: int | None = None, steps: int = 30, width: int = 12, repeats: int
         if step % max(1, steps // 6) == 0:
             print(f"step {step:3d}  loss {loss.item():.3f}  kernels {list(refresh_extents(model).values())}")
     results = {"loss": loss.item()}
-    x = torch.randn(4, width, size, size, size, device=device)
+    x = torch.randn(4 if device.type == "cuda" else 1, width, *[layer_size] * 3, device=device)
     flex = SeparableFlexConv3d(width, width, GRID).to(device)
     plain = nn.Conv3d(width, width, 7, padding=3).to(device)
     for name, layer in (("SeparableFlexConv3d", flex), ("nn.Conv3d", plain)):
@@ -82,7 +84,7 @@ def main(size: int | None = None, steps: int = 30, width: int = 12, repeats: int
         taps = "×".join(map(str, flex.extent)) if layer is flex else "7×7×7"
         text = "" if memory is None else f", {memory:.2f} GiB"
         parameters = sum(p.numel() for p in layer.parameters())
-        print(f"{name}, {taps} taps, {parameters:,} parameters, {size}³: {results[name]:.1f} ms{text}")
+        print(f"{name}, {taps} taps, {parameters:,} parameters, {layer_size}³: {results[name]:.1f} ms{text}")
     return results
 
 

@@ -131,6 +131,9 @@ def work_on_queue(
         float | None, typer.Option(min=0, help="Save and stop before this time is over. Default: when all is done.")
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only print the missing runs.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only recipes whose names start like this; repeatable.")
+    ] = None,
     pack: Annotated[
         Path | None, typer.Option(help="Write a tar file per run into this folder, to go on with it elsewhere.")
     ] = None,
@@ -147,18 +150,19 @@ def work_on_queue(
     Runs with a checkpoint come first. On a GPU, networks are trained in bf16.
     """
     _set_up(device, root)
-    ledger = Ledger(results)
+    ledger, wanted = Ledger(results), _plan.starting_with(only or [])
     if only_list:
-        titles, rows = _queue.missing_table(ledger)
+        titles, rows = _queue.missing_table(ledger, wanted)
         print_table(titles, rows, right=("seed",))
         say(f"\n{len(rows)} runs missing")
         return
-    attempts = _queue.work(ledger, minutes=minutes, device=device, changes=changes or [], console=console)
+    settings = {"minutes": minutes, "device": device, "changes": changes or [], "console": console}
+    attempts = _queue.work(ledger, wanted=wanted, **settings)
     if pack is not None:
         _queue.pack(attempts, pack)
     titles, rows = _queue.attempts_table(attempts)
     print_table(titles, rows, right=("seed",))
-    say(f"\n{len(_queue.queue(Ledger(results)))} runs missing")
+    say(f"\n{len(_queue.queue(Ledger(results), wanted))} runs missing")
 
 
 @app.command()

@@ -45,6 +45,7 @@ def _seconds_per_epoch(log: Log) -> float | None:
 
 
 ACCURACY = Measure(_percent("test_accuracy"), 2)
+VALIDATION = Measure(_percent("best", "accuracy"), 2)
 TOP_5 = Measure(_percent("test_top5_accuracy"), 2)
 SOURCE = Measure(_percent("source", "test_accuracy"), 2, before_tuning=True)
 CHANGE = Measure(_percent("change_out_of_the_box"), 2, before_tuning=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flexconv.errors import ArgumentError
 from flexconv.models import list_pretrained
 from flexconv.train import CrossResolutionRecipe, FitRecipe, Recipe
 
@@ -31,6 +32,19 @@ class Wanted:
 _KODAK = ("magnet-shared", "gabor", "gabor-init", "fourier", "siren", "siren-10")
 _SEQUENCES = ("smnist", "pmnist", "scifar10", "npcifar10", "character-trajectories")
 _CROSS = "cross-resolution-cifar10"
+_SEPARABLE = (
+    "smnist",
+    "pmnist",
+    "cifar10",
+    "cifar10/small",
+    "cross-resolution-cifar10",
+    *(f"character-trajectories{v}" for v in ("", "/missing-30", "/missing-50", "/missing-70")),
+    "scifar10/base",
+    "speech-commands-raw/v0.01",
+)
+_CHOICES = ("quick", "quick-train-features-wide")
+_CHOICES += tuple(f"quick-{v}" for v in ("wide", "per-channel", "train-features", "glu", "small-kernel"))
+_CHOICES += ("quick-high-frequencies",)
 
 
 def _rows(table: Table, prefix: str = "") -> tuple[str, ...]:
@@ -67,7 +81,20 @@ WANTED = (
         3,
     ),
     Wanted("SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
+    Wanted("SepFlexNet, its choices on a validation part", tuple(f"sepflexnet-scifar10/{v}" for v in _CHOICES)),
+    Wanted("SepFlexNet, sequential CIFAR-10, three seeds", ("sepflexnet-scifar10",), 3),
+    Wanted("SepFlexNet, other tasks", tuple(f"sepflexnet-{task}" for task in _SEPARABLE)),
 )
+
+
+def starting_with(prefixes: Sequence[str], wanted: Sequence[Wanted] = WANTED) -> list[Wanted]:
+    """The parts of the plan with only the recipes whose names start with one of the prefixes; all if there are none."""
+    if not prefixes:
+        return list(wanted)
+    parts = [replace(each, recipes=tuple(n for n in each.recipes if n.startswith(tuple(prefixes)))) for each in wanted]
+    if not any(part.recipes for part in parts):
+        raise ArgumentError(f"no recipe of the plan starts with {' or '.join(map(repr, prefixes))}")
+    return [part for part in parts if part.recipes]
 
 
 def plan(ledger: Ledger) -> list[tuple[str, list[tuple[str, str]]]]:

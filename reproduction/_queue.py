@@ -16,7 +16,7 @@ from flexconv.train import RunError
 
 from ._item import NOTHING, Job
 from ._ledger import Ledger, Log
-from ._measures import ACCURACY, CHANGE, FINE_TUNED, PSNR, SOURCE, show
+from ._measures import ACCURACY, CHANGE, FINE_TUNED, PSNR, SOURCE, VALIDATION, show
 from ._plan import FAST, WANTED, Wanted, estimate, missing
 from ._work import do, run_folder
 
@@ -152,5 +152,7 @@ def _has_checkpoint(folder: Path) -> bool:
 
 def _result(log: Log) -> str:
     """The numbers of a finished run."""
+    if ACCURACY.of(log) is None and (validation := VALIDATION.of(log)) is not None:
+        return f"{show(validation, VALIDATION.digits)} validation"
     found = [(measure, measure.of(log)) for measure in (ACCURACY, SOURCE, CHANGE, FINE_TUNED, PSNR)]
     return ", ".join(show(value, measure.digits) for measure, value in found if value is not None) or NOTHING

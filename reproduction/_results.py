@@ -61,6 +61,8 @@ FILES = {
     "`python -m benchmarks.parametrization`",
     "bench/parametrization_h200.txt": "the same on CIFAR-10 and CharacterTrajectories",
     "bench/eager_loop_h200.txt": "training steps in a plain loop, with a profile: `python -m benchmarks.eager_loop`",
+    "bench/eager_targets_h200.txt": "eager code next to its targets: `python -m benchmarks.eager_targets`",
+    "bench/compiled_loop_h200.txt": "training steps with `torch.compile`: `python -m benchmarks.compiled_loop`",
     "bench/captured_loop_h200.txt": "training steps with `flexconv.capture`: `python -m benchmarks.captured_loop`",
     "bench/crop_choice_cpu.txt": "accuracy at 32 pixels by kind of cropping: `python -m benchmarks.crop_choice`",
     "bench/cpu_layers.txt": "the layers of FlexNet-7 on a CPU: `python -m benchmarks.cpu_layers`",
@@ -75,6 +77,8 @@ FILES = {
     "bench/peers_cpu.png": "the same as a figure",
     "bench/start_time_cpu.txt": "how fast the command starts: `python -m benchmarks.start_time`",
     "bench/missing_samples_cpu.txt": "series of which steps are missing: `python -m benchmarks.missing_samples`",
+    "bench/volumes_cpu.txt": "layers for volumes of 64³ voxels on a CPU: `python -m benchmarks.volumes`",
+    "bench/volumes_h200.txt": "the same on one H200",
     "robustness/convolutions.json": "random convolutions: `python -m tests.fuzz.campaign`; docs/robustness.md",
     "robustness/layers.json": "the same for layers between edits",
     "robustness/models.json": "the same for networks",
@@ -82,6 +86,7 @@ FILES = {
     "robustness/kills.json": "runs that were killed, damaged and resumed: `python -m tests.fuzz.runs`",
     "robustness/memory.json": "resident memory over many steps: `python -m tests.fuzz.memory`",
     "robustness/memory-200-sizes.json": "the same with inputs of more sizes",
+    "robustness/memory-without-cache.json": "the same without the cache of oneDNN",
     "robustness/dependencies.json": "known vulnerabilities: `python -m benchmarks.audit_dependencies`",
 }
 
