@@ -28,6 +28,12 @@ settings.register_profile("flexconv", deadline=None, derandomize=True, max_examp
 settings.load_profile("flexconv")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _seed_of_module():
+    """Fixtures of a module are made before those of its first test."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
