@@ -24,7 +24,7 @@ from flexconv.errors import ArgumentError, UsageError
 from flexconv.models import save_pretrained
 from flexconv.nn import GaborNet, MAGNet, NJet
 from flexconv.nn._damping import damp
-from flexconv.nn._mask import RATE
+from flexconv.nn._scaled_mask import RATE
 from flexconv.ops import conv1d
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
 

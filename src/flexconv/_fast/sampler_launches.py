@@ -12,7 +12,7 @@ import torch
 
 from ..nn import mesh
 from ..nn._grid import Axis
-from ..nn._mask import RATE
+from ..nn._scaled_mask import RATE
 from .launches import Launch
 
 LAUNCHES = 4096  # that are kept, of each kernel

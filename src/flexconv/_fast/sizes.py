@@ -37,7 +37,7 @@ from ..nn import GaussianMask, RotatedGaussianMask
 from ..nn._crop import smallest_intervals
 from ..nn._extent import SizeSource, Values, Versions
 from ..nn._grid import Axis, was_resampled
-from ..nn._mask import RATE
+from ..nn._scaled_mask import RATE
 from .triton_support import capturing
 
 MOST_LAYERS = 4096  # that are followed at the same time; the oldest are forgotten, and read their masks again

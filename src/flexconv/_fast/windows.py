@@ -16,7 +16,7 @@ from ..nn import GaussianMask, TapRange
 from ..nn._crop import smallest_intervals
 from ..nn._extent import WINDOW_SLACK, Extent, Values, Versions, size_settings
 from ..nn._grid import Axis, was_resampled
-from ..nn._mask import RATE
+from ..nn._scaled_mask import RATE
 from . import sizes
 
 

@@ -17,7 +17,8 @@ from ..errors import ArgumentError
 from ._crop import everything
 from ._extent import readable
 from ._grid import Axis
-from ._mask import FORMS, INITIAL_SIGMA, GaussianMask
+from ._mask import GaussianMask
+from ._mask_parameters import FORMS, INITIAL_SIGMA
 
 
 class ChannelGaussianMask(GaussianMask):
@@ -130,7 +131,7 @@ class ChannelGaussianMask(GaussianMask):
         """The number of taps that every channel keeps on these axes → [channels, D]."""
         bounds = self.channel_bounds(self.size_parameters(), axes)
         lines = [axis.coordinates(axis.whole, device=bounds.device, dtype=bounds.dtype) for axis in axes]
-        return torch.stack([keep.ne(0).sum(-1) for keep in self._kept(bounds, lines, axes)], -1)
+        return torch.stack([factors.ne(0).sum(-1) for factors in self._crop_factors(bounds, lines, axes)], -1)
 
     def _bounds(self, values: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
         if self.threshold is None:
@@ -142,18 +143,18 @@ class ChannelGaussianMask(GaussianMask):
 
     # --- values -------------------------------------------------------------------------------------------------------
 
-    def _window(
+    def _gaussian(
         self, values: Sequence[torch.Tensor], bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]
     ) -> torch.Tensor:
         mean, sigma = values
-        window = lines[0].new_ones(1)
-        for d, (x, keep) in enumerate(zip(lines, self._kept(bounds, lines, axes), strict=True)):
+        mask = lines[0].new_ones(1)
+        for d, (x, keep) in enumerate(zip(lines, self._crop_factors(bounds, lines, axes), strict=True)):
             profile = torch.exp(-0.5 * ((x - mean[:, d, None]) / sigma[:, d, None]).square()) * keep  # [channels, n]
-            window = window.unsqueeze(-1) * profile.view(self.channels, *[1] * d, -1)
-        return window
+            mask = mask.unsqueeze(-1) * profile.view(self.channels, *[1] * d, -1)
+        return mask
 
-    def _sum(self, window: torch.Tensor) -> torch.Tensor:
-        return window.sum(tuple(range(1, window.ndim)), keepdim=True)
+    def _sum(self, mask: torch.Tensor) -> torch.Tensor:
+        return mask.sum(tuple(range(1, mask.ndim)), keepdim=True)
 
     def extra_repr(self) -> str:
         form = "" if self.form == "guarded" else f", form={self.form!r}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
+from .._arguments import per_axis
+from ..ops import resolve_padding
 from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange, origins
 from ._guard import guarded_numbers
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
-from ._mask import RATE, GaussianMask
+from ._mask import GaussianMask
 from ._provider import KernelProvider
+from ._scaled_mask import RATE
 from .kernels import KernelGenerator, Placement
 
 Self = TypeVar("Self", bound="SizedKernel")
@@ -27,6 +30,7 @@ class SizedKernel(nn.Module):
     `_extent.py`; they are not part of the module's state.
     """
 
+    dims: ClassVar[int]
     generator: KernelGenerator
     mask: GaussianMask | None
     bias: nn.Parameter | None
@@ -149,7 +153,12 @@ class SizedKernel(nn.Module):
         return super().train(mode)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute. Another mask or generator is told the grid, and sizes and kernels start anew."""
+        """Set an attribute. Another mask or generator is told the grid, and sizes and kernels start anew.
+
+        A stride and a dilation may be one number for all axes, as in the constructor.
+        """
+        if name in ("stride", "dilation"):
+            value = self._checked_steps(name, value)
         replaced = name in ("mask", "generator") and "_grid" in self.__dict__
         if replaced and isinstance(value, nn.Module):
             self._check_part(name, value)  # before it is assigned, so that an error leaves the layer as it was
@@ -157,6 +166,13 @@ class SizedKernel(nn.Module):
         if replaced:
             self._set_grid(self._grid, fresh=False)
             self._forget()
+
+    def _checked_steps(self, name: str, value: Any) -> tuple[int, ...]:
+        """A stride or dilation with one number per axis; raise if the layer cannot have it."""
+        steps = per_axis(name, value, self.dims, minimum=1)
+        if name == "dilation" and "_grid" in self.__dict__:
+            resolve_padding(self._grid.padding, self._grid.size, steps)
+        return steps
 
     def _check_part(self, name: str, part: Any) -> None:
         """Raise if another mask or generator does not fit this layer."""
