@@ -44,7 +44,7 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> dict[str, int
             module.register_forward_hook(functools.partial(count, name))
     device = next((p.device for p in model.parameters()), None)
     with torch.no_grad():
-        shadow(torch.zeros(1, *sample, device=device))
+        shadow(torch.ones(1, *sample, device=device))  # ones: a mask channel must not say that nothing was observed
     return counts
 
 

@@ -13,9 +13,9 @@ from .errors import ArgumentError, PrecisionError
 from .nn import (
     FLOAT16_MAX,
     Convert,
+    FillsMissing,
     FlexConvNd,
     FrozenNeighbors,
-    SeparableFlexConvNd,
     TapRange,
     check_float16,
     computes_in_float16,
@@ -57,8 +57,8 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
     # deepcopy returns the object in its memo in place of a copy: the replacement, wherever the module is used
     result = copy.deepcopy(source, dict(plain))
     for name, module in source.named_modules():
-        if isinstance(module, SeparableFlexConvNd) and isinstance(module.depthwise, FlexConvNd):
-            result.get_submodule(name).neighbors = FrozenNeighbors.of(module.depthwise)  # for `observed`
+        if isinstance(module, FillsMissing) and isinstance(module.filling_layer, FlexConvNd):
+            result.get_submodule(name).neighbors = FrozenNeighbors.of(module.filling_layer)  # for `observed`
     move_scale_to_norms(result)  # so that the result can be converted to float16, by torch or by another program
     for replacement in plain.values():
         _refuse_float16_if_too_large(replacement)

@@ -51,7 +51,9 @@ def fused_blocks(model: nn.Module) -> Iterator[None]:
             del module.forward
 
 
-def _flexnet(net: FlexNet, x: torch.Tensor) -> torch.Tensor:
+def _flexnet(net: FlexNet, x: torch.Tensor, *, observed: torch.Tensor | None = None) -> torch.Tensor:
+    if observed is not None:
+        return FlexNet.forward(net, x, observed=observed)
     net._check_input(x)
     _count_batch(net.blocks, net.stem_norm)
     x = conv_norm_relu(net.stem, net.stem_norm, net.dropout_in(x))
@@ -60,21 +62,27 @@ def _flexnet(net: FlexNet, x: torch.Tensor) -> torch.Tensor:
     return net.head(x.mean((2, 3)))
 
 
-def _flexnet_block(block: FlexNetBlock, x: torch.Tensor) -> torch.Tensor:
+def _flexnet_block(block: FlexNetBlock, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
+    if where is not None:
+        return FlexNetBlock.forward(block, x, where)
     h = conv_norm_relu(block.conv1, block.norm1, x, dropout=block.dropout)
     return conv_norm_relu(block.conv2, block.norm2, h, before=without_bias(block.shortcut, x))
 
 
-def _flextcn(net: FlexTCN, x: torch.Tensor, lengths: Any = None) -> torch.Tensor:
-    if lengths is None:
+def _flextcn(
+    net: FlexTCN, x: torch.Tensor, lengths: Any = None, *, observed: torch.Tensor | None = None
+) -> torch.Tensor:
+    if lengths is None and observed is None:
         _count_batch(net.blocks)
-    return FlexTCN.forward(net, x, lengths)
+    return FlexTCN.forward(net, x, lengths, observed=observed)
 
 
-def _flextcn_block(block: FlexTCNBlock, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-    h = conv_norm_relu(block.conv1, block.norm1, x, dropout=block.dropout, lengths=lengths)
+def _flextcn_block(block: FlexTCNBlock, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
+    if where is not None and where.ndim > 1:  # a mask of positions, and not lengths
+        return FlexTCNBlock.forward(block, x, where)
+    h = conv_norm_relu(block.conv1, block.norm1, x, dropout=block.dropout, lengths=where)
     shortcut = without_bias(block.shortcut, x)
-    return conv_norm_relu(block.conv2, block.norm2, h, dropout=block.dropout, after=shortcut, lengths=lengths)
+    return conv_norm_relu(block.conv2, block.norm2, h, dropout=block.dropout, after=shortcut, lengths=where)
 
 
 def _resnet(net: CIFARResNet, x: torch.Tensor) -> torch.Tensor:

@@ -24,10 +24,17 @@ def check_readout_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor
     return checked.to(torch.int64)  # short integers would overflow
 
 
-def last_step(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """The last time step of each sequence: x [batch, channels, length] → [batch, channels]."""
-    if lengths is None:
+def last_step(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    """The last time step of each sequence: x [batch, channels, length] → [batch, channels].
+
+    This is step where[b] − 1 of row b, for lengths [batch], or the last one where a mask [batch, 1, length] is True.
+    """
+    if where is None:
         return x[..., -1]
+    lengths = where
+    if where.ndim > 1:
+        steps = torch.arange(1, x.shape[-1] + 1, device=x.device)
+        lengths = torch.where(where[:, 0], steps, 1).amax(-1)
     index = (lengths - 1)[:, None, None].expand(-1, x.shape[1], 1)
     return x.gather(2, index).squeeze(2)
 

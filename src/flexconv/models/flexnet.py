@@ -10,12 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options
+from ..nn import FillsMissing
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
-from ._norm import make_norm
+from ._missing import check_seen, fill_first, hide_unreached
+from ._norm import make_norm, normalise
+from ._readout import mean_over_positions
 
 
-class FlexNet(Model):
+class FlexNet(Model, FillsMissing):
     """[batch, in_channels, height, width] → logits [batch, num_classes].
 
         x ─► dropout_in ─► conv ─► norm ─► ReLU ─► block ─► … ─► block ─► mean over positions ─► linear ─► logits
@@ -108,18 +111,33 @@ class FlexNet(Model):
         self.head = nn.Linear(widths[-1], num_classes, **tensors)
         nn.init.kaiming_normal_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.neighbors = None
+
+    @property
+    def filling_layer(self) -> nn.Module:
+        return self.stem
 
     def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
         return [(self.stem, self.stem_norm)]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, observed: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits of images.
+
+        Pass `observed`, [batch, height, width] or [batch, 1 or in_channels, height, width], if pixels are missing where
+        it is False. Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and
+        later layers, norms and the mean over positions ignore positions that no observed pixel has reached. This needs
+        FlexConvs or CKConvs; conv="plain" does not accept it.
+        """
         self._check_input(x)
-        x = self.dropout_in(x)
-        x = F.relu(self.stem_norm(self.stem(x)))
+        where = None
+        if observed is not None:
+            x, where = fill_first(self, x, check_seen(observed, x, None), None)
+        x = F.relu(normalise(self.stem_norm, self.stem(self.dropout_in(x)), where))
+        x = hide_unreached(x, where)
         for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean((2, 3)))
+            x = block(x) if where is None else block(x, where)
+        return self.head(mean_over_positions(x, where))
 
 
 class FlexNetBlock(nn.Module):
@@ -151,6 +169,7 @@ class FlexNetBlock(nn.Module):
         """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
         return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.dropout(F.relu(self.norm1(self.conv1(x))))
-        return F.relu(self.norm2(self.conv2(h)) + self.shortcut(x))
+    def forward(self, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
+        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), where)))
+        h = normalise(self.norm2, self.conv2(hide_unreached(h, where)), where)
+        return hide_unreached(F.relu(h + self.shortcut(x)), where)

@@ -11,16 +11,17 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError
-from ..nn import hide_padding
+from ..nn import FillsMissing, hide_padding
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
+from ._missing import check_seen, fill_first, hide_unreached
 from ._norm import make_norm, normalise
 from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
 
 READOUTS = ("last", "mean", "every")
 
 
-class FlexTCN(Model):
+class FlexTCN(Model, FillsMissing):
     """[batch, in_channels, length] → logits [batch, num_classes].
 
         x ─► dropout_in ─► block ─► … ─► block ─► last time step ─► linear ─► logits
@@ -114,26 +115,47 @@ class FlexTCN(Model):
         self.head = nn.Linear(widths[-1], num_classes, device=device, dtype=dtype)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.zeros_(self.head.bias)
+        self.neighbors = None
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | Sequence[int] | None = None) -> torch.Tensor:
+    @property
+    def filling_layer(self) -> nn.Module:
+        return self.blocks[0].conv1  # type: ignore[return-value]
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        observed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Logits of sequences. Pass `lengths` [batch] for sequences that are padded to a common length.
 
         Values past the end of a sequence are not used. In eval mode row b equals the result for x[b, :, :lengths[b]]
         alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
+
+        Pass `observed`, [batch, length] or [batch, 1 or in_channels, length], if samples are missing where it is False.
+        Values there (even NaN) are not used. The first layer replaces them by means of earlier observed ones, so the
+        network stays causal, and later layers ignore steps that no observed sample has reached. readout="last" takes
+        the last step that one has reached. This is the last of the sequence, even if its sample is missing, unless
+        more samples are missing at the end than the first kernel looks back.
         """
         self._check_input(x)
         if lengths is not None:
             lengths = check_readout_lengths(lengths, x, self.readout)
-            x = hide_padding(x, lengths)
         elif x.shape[-1] == 0 and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one time step; got {tuple(x.shape)}")
+        where = lengths
+        if observed is not None:
+            x, where = fill_first(self, x, check_seen(observed, x, lengths), lengths)
+        elif lengths is not None:
+            x = hide_padding(x, lengths)
         x = self.dropout_in(x)
         for block in self.blocks:
-            x = block(x, lengths)
+            x = block(x, where)
         if self.readout == "every":
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)
-        return self.head(last_step(x, lengths) if self.readout == "last" else mean_over_positions(x, lengths))
+        return self.head(last_step(x, where) if self.readout == "last" else mean_over_positions(x, where))
 
     @property
     def cannot_stream(self) -> str | None:
@@ -170,10 +192,10 @@ class FlexTCNBlock(nn.Module):
         """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
         return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), lengths)))
-        h = self.dropout(F.relu(normalise(self.norm2, self.conv2(h), lengths)))
-        return F.relu(h + self.shortcut(x))
+    def forward(self, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
+        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), where)))
+        h = normalise(self.norm2, self.conv2(hide_unreached(h, where)), where)
+        return hide_unreached(F.relu(self.dropout(F.relu(h)) + self.shortcut(x)), where)
 
 
 def _causal_grid(kernel_size: int | None, length: int | None) -> tuple[int]:

@@ -22,13 +22,12 @@ from ..nn import (
     SeparableFlexConv2d,
     SeparableFlexConv3d,
     SeparableFlexConvNd,
-    check_observed,
     hide_padding,
-    inside,
     parameter_dtype,
 )
 from ._base import Model, check_dropout
 from ._convolution import known_options
+from ._missing import check_seen, fill_first, hide_unreached
 from ._norm import make_norm, normalise
 from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
 
@@ -85,6 +84,7 @@ class SepFlexNet(Model):
             [batch, num_classes, *size].
         mask_channel: whether the last of the in_channels tells which samples were observed (1) and which are missing
             (0), as data sets with missing samples have it. It is then used like `observed`, and remains an input.
+            In eval mode, a row in which nothing is observed is an error, as it is with `observed`.
         algorithm: how to compute convolutions; see `flexconv.ops`.
 
     """
@@ -216,7 +216,8 @@ class SepFlexNet(Model):
 
         Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
         Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and later layers
-        ignore positions that no observed sample has reached.
+        ignore positions that no observed sample has reached. readout="last" takes the last position that one has
+        reached.
         """
         self._check_input(x)
         if lengths is not None:
@@ -225,15 +226,15 @@ class SepFlexNet(Model):
             lengths = check_readout_lengths(lengths, x, self.readout)
         elif 0 in x.shape[2:] and self.readout != "every":
             raise ArgumentError(f"readout={self.readout!r} needs at least one position; got {tuple(x.shape)}")
-        seen = None
-        if observed is not None:
-            seen = check_observed(observed, x, self.dims, None if lengths is None else inside(x, lengths))
+        seen = None if observed is None else check_seen(observed, x, lengths)
         if self.mask_channel:
             if seen is not None:
                 raise ArgumentError(
                     "a network with mask_channel=True reads from x what was observed: leave out observed"
                 )
             there = x[:, -1:] > 0.5
+            if not self.training:  # a training step must not wait for values from a GPU
+                there = check_seen(there, x, lengths)
             seen = torch.cat([there.expand(-1, self.in_channels - 1, *x.shape[2:]), torch.ones_like(there)], 1)
         x, where = self._stem(x, lengths, seen)
         for block in self.blocks:
@@ -243,7 +244,7 @@ class SepFlexNet(Model):
             y = self.head(x.movedim(1, -1)).movedim(-1, 1)
             return y if lengths is None else hide_padding(y, lengths)
         if self.readout == "last":
-            return self.head(last_step(x, lengths))
+            return self.head(last_step(x, where))
         return self.head(mean_over_positions(x, where))
 
     def _stem(
@@ -252,11 +253,8 @@ class SepFlexNet(Model):
         """The features after the first layer, and the positions that count: lengths, a mask, or None for all."""
         where = lengths
         if seen is not None:
-            exists = None if lengths is None else inside(x, lengths)
-            x = self.stem.fill_missing(x, seen, exists)
             counted = seen[:, :-1] if self.mask_channel else seen  # the mask itself is always there
-            reached = self.stem.propagate_observed(counted if exists is None else counted & exists)
-            where = reached if exists is None else reached & exists
+            x, where = fill_first(self.stem, x, seen, lengths, counted)
         elif lengths is not None:
             x = hide_padding(x, lengths)
         x = convolve(self.stem, self.dropout_in(x), lengths)
@@ -298,9 +296,7 @@ class SepFlexNetBlock(nn.Module):
         self, x: torch.Tensor, lengths: torch.Tensor | None = None, where: torch.Tensor | None = None
     ) -> torch.Tensor:
         h = normalise(self.norm, x, lengths if where is None else where)
-        if where is not None and where.ndim > 1:
-            h = h.masked_fill(~where, 0.0)
-        h = F.gelu(convolve(self.conv, h, lengths))
+        h = F.gelu(convolve(self.conv, hide_unreached(h, where), lengths))
         h = self.activation(self.mix(self.dropout(h)))
         return x + self.drop_path(h)
 

@@ -30,6 +30,7 @@ from ._lengths import hide_padding as hide_padding
 from ._lengths import inside as inside
 from ._mask import GaussianMask as GaussianMask
 from ._mask import RotatedGaussianMask as RotatedGaussianMask
+from ._observed import FillsMissing as FillsMissing
 from ._observed import FrozenNeighbors as FrozenNeighbors
 from ._observed import check_observed as check_observed
 from ._observed import fill_missing as fill_missing

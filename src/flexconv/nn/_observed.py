@@ -25,11 +25,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._context import no_autocast
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import Pads, conv_nd
 from ._checks import PADDING_MODES, check_padding_fits
 from ._grid import filled
 from ._lengths import can_read_values
+from ._sized import SizedKernel
 
 if TYPE_CHECKING:
     from ._conv import FlexConvNd
@@ -130,10 +131,43 @@ class FrozenNeighbors(nn.Module):
         return Neighbors(self.weight.to(like), self.settings["neighbor_pads"], self.settings["dilation"], "direct")
 
     def reach(self) -> Reach:
-        return Reach(self.mask, algorithm="direct", **{n: v for n, v in self.settings.items() if n != "neighbor_pads"})
+        mask = self.mask.to(torch.promote_types(self.mask.dtype, torch.float32))  # sums may exceed float16
+        return Reach(mask, algorithm="direct", **{n: v for n, v in self.settings.items() if n != "neighbor_pads"})
 
 
 Source: TypeAlias = "FlexConvNd | FrozenNeighbors"
+
+
+class FillsMissing(nn.Module):
+    """A module that fills in missing samples for its first convolution, `filling_layer`.
+
+    `materialize` replaces this convolution by a plain one. The copy then has `neighbors`, which take its place.
+    """
+
+    neighbors: FrozenNeighbors | None
+
+    @property
+    def filling_layer(self) -> nn.Module:
+        raise NotImplementedError
+
+    def fill_missing(self, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None) -> torch.Tensor:
+        """x, with samples that were not seen replaced by means of those around them; see `_observed.py`."""
+        return fill_missing(self._neighbor_source(), x, seen, inside)
+
+    def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
+        """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
+        return propagate(self._neighbor_source(), with_channels(observed, self.dims).bool())  # type: ignore[arg-type]
+
+    def _neighbor_source(self) -> Source:
+        if self.neighbors is not None:
+            return self.neighbors
+        layer = self.filling_layer
+        if not isinstance(layer, SizedKernel):
+            raise UsageError(
+                f"observed needs a FlexConv, whose mask says which neighbors of a missing sample to use; the first "
+                f"convolution of this {type(self).__name__} is a {type(layer).__name__}"
+            )
+        return layer  # type: ignore[return-value]
 
 
 def fill_missing(
@@ -184,7 +218,8 @@ def propagate(source: Source, seen: torch.Tensor) -> torch.Tensor:
         pads = tuple((min(0, left), min(0, right)) for left, right in pads)
     with no_autocast(x.device.type):
         found = conv_nd(x.ndim - 2, x, mask, None, stride, pads, dilation, 1, algorithm)
-    return found > LEAST_SHARE * mask.sum()
+    # one sample in the middle of the mask is enough, also if the mask has thousands of taps
+    return found > torch.minimum(LEAST_SHARE * mask.sum(), 0.5 * mask.max())
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from ._checks import KernelFactory
 from ._conv import FlexConv1d, FlexConv2d, FlexConv3d, FlexConvNd
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
-from ._observed import FrozenNeighbors, check_observed, fill_missing, propagate, with_channels
+from ._observed import FillsMissing, FrozenNeighbors, check_observed
 from .kernels import KernelGenerator, MAGNet
 
 SMALL_HIDDEN = 16  # most features of the generator of the small branch; more than there are taps would cancel out
@@ -33,7 +33,7 @@ _FLEXCONVS: dict[int, type[FlexConvNd]] = {1: FlexConv1d, 2: FlexConv2d, 3: Flex
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-class SeparableFlexConvNd(nn.Module):
+class SeparableFlexConvNd(FillsMissing):
     """Base class of `SeparableFlexConv1d`, `SeparableFlexConv2d` and `SeparableFlexConv3d`, for `isinstance` checks."""
 
     dims: ClassVar[int]
@@ -88,6 +88,10 @@ class SeparableFlexConvNd(nn.Module):
         self.neighbors: FrozenNeighbors | None = None  # in a copy whose depthwise part is a plain convolution
 
     @property
+    def filling_layer(self) -> nn.Module:
+        return self.depthwise
+
+    @property
     def in_channels(self) -> int:
         return self.depthwise.in_channels
 
@@ -129,14 +133,6 @@ class SeparableFlexConvNd(nn.Module):
     def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         y = self.depthwise(x)
         return self.pointwise(y if self.small is None else y + self.small(x))
-
-    def fill_missing(self, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None) -> torch.Tensor:
-        """x, with samples that were not seen replaced by means of those around them; see `_observed.py`."""
-        return fill_missing(self.neighbors or self.depthwise, x, seen, inside)
-
-    def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
-        """Which outputs are based on observed samples → [batch, 1, *size'], to be passed to the next layer."""
-        return propagate(self.neighbors or self.depthwise, with_channels(observed, self.dims).bool())
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
