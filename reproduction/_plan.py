@@ -42,6 +42,9 @@ _SEPARABLE = (
     "scifar10/base",
     "speech-commands-raw/v0.01",
 )
+_NARROW = tuple(
+    f"sepflexnet-character-trajectories/{v}narrow" for v in ("", "missing-30-", "missing-50-", "missing-70-")
+)
 _CHOICES = ("quick", "quick-train-features-wide")
 _CHOICES += tuple(f"quick-{v}" for v in ("wide", "per-channel", "train-features", "glu", "small-kernel"))
 _CHOICES += ("quick-high-frequencies",)
@@ -83,6 +86,7 @@ WANTED = (
     Wanted("SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
     Wanted("SepFlexNet, its choices on a validation part", tuple(f"sepflexnet-scifar10/{v}" for v in _CHOICES)),
     Wanted("SepFlexNet, sequential CIFAR-10, three seeds", ("sepflexnet-scifar10",), 3),
+    Wanted("SepFlexNet, CharacterTrajectories on a CPU, three seeds", _NARROW, 3),
     Wanted("SepFlexNet, other tasks", tuple(f"sepflexnet-{task}" for task in _SEPARABLE)),
 )
 
