@@ -76,13 +76,17 @@ def assert_as_exact(found, plain, truth, limit, name=None):
 
 
 def rounding_error(precise, window):
-    """The error of a kernel if each of its terms, weight times feature, is rounded by two units in the last place.
+    """The error of a kernel if each of its terms, parameter times basis times feature, has a relative error of 2e-7.
 
     It is relative to the kernel, so it is large if the terms cancel out.
     """
-    factors = sample_factors(precise, window)
-    terms = factors.mix.detach().abs() @ factors.basis.detach().abs().flatten(0, -2).t()
-    return 2 * torch.finfo(torch.float32).eps * float(terms.norm() / factors.tensor().norm())
+    output = precise.generator.output_map
+    with torch.no_grad():
+        factors = sample_factors(precise, window)
+        basis = torch.eye(factors.rank).to(factors.basis) if output.basis is None else output.basis
+        features = factors.basis.flatten(0, -2) @ torch.linalg.inv(basis).t()  # the factors are features · basisᵀ
+        terms = factors.mix.abs().flatten(0, -2) @ (basis.abs() @ features.abs().t())
+        return 2e-7 * (terms.norm() / factors.tensor().norm()).item()
 
 
 def compare_gradients(layer, plain, precise):
