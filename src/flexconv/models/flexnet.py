@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options
-from ..nn import FillsMissing
+from ..nn import FillsMissing, sample_together
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
 from ._missing import check_seen, fill_first, hide_unreached
@@ -133,10 +133,11 @@ class FlexNet(Model, FillsMissing):
         where = None
         if observed is not None:
             x, where = fill_first(self, x, check_seen(observed, x, None), None)
-        x = F.relu(normalise(self.stem_norm, self.stem(self.dropout_in(x)), where))
-        x = hide_unreached(x, where)
-        for block in self.blocks:
-            x = block(x) if where is None else block(x, where)
+        with sample_together(self):
+            x = F.relu(normalise(self.stem_norm, self.stem(self.dropout_in(x)), where))
+            x = hide_unreached(x, where)
+            for block in self.blocks:
+                x = block(x) if where is None else block(x, where)
         return self.head(mean_over_positions(x, where))
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError
-from ..nn import FillsMissing, hide_padding
+from ..nn import FillsMissing, hide_padding, sample_together
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._missing import check_seen, fill_first, hide_unreached
@@ -150,8 +150,9 @@ class FlexTCN(Model, FillsMissing):
         elif lengths is not None:
             x = hide_padding(x, lengths)
         x = self.dropout_in(x)
-        for block in self.blocks:
-            x = block(x, where)
+        with sample_together(self):
+            for block in self.blocks:
+                x = block(x, where)
         if self.readout == "every":
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)
