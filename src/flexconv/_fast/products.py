@@ -39,12 +39,15 @@ def compiled_complex_product(
 
     An operator written in Python takes three times as long on the host.
     """
-    if not torch.compiler.is_compiling() or exporting():
-        return NotImplemented
-    if not a.is_cuda or a.element_size() != 2 or not has_triton():
+    if not torch.compiler.is_compiling() or exporting() or not compiler_can_launch(a):
         return NotImplemented
     register_triton_operator()
     return torch.ops.flexconv.complex_product_triton(a, b, conjugate, columns, contiguous)
+
+
+def compiler_can_launch(x: torch.Tensor) -> bool:
+    """Whether a compiler can launch Triton kernels for tensors like `x`."""
+    return x.is_cuda and x.element_size() == 2 and has_triton()
 
 
 def register_triton_operator() -> bool:
