@@ -7,6 +7,7 @@ from . import adam as adam
 from . import batches as batches
 from . import capture as capture
 from . import compiled_kernels as compiled_kernels
+from . import compiled_norm as compiled_norm
 from . import correlation as correlation
 from . import cpu_conv as cpu_conv
 from . import depthwise_conv as depthwise_conv
