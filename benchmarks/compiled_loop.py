@@ -1,6 +1,7 @@
 """Training steps of FlexNet-7 under `torch.compile`: seconds to compile, milliseconds per step, graphs and recompiles.
 
     python -m benchmarks.compiled_loop                                  all rows, each in a process of its own
+    python -m benchmarks.compiled_loop --ways cold overhead --count     also the kernels and operations of a step
     python -m benchmarks.compiled_loop --ways cold warm --profile FILE
 
 Batches of 64 images of 3 × 32 × 32 pixels, bf16 autocast, fused Adam, a loop of one's own. The ways are:
@@ -8,6 +9,7 @@ Batches of 64 images of 3 × 32 × 32 pixels, bf16 autocast, fused Adam, a loop 
     cold       torch.compile(model) with an empty Inductor cache; the kernels cover the whole grid
     warm       the same in a second process with the cache of the first
     overhead   torch.compile(model, mode="reduce-overhead")
+    cpp        torch.compile(model, options={"cpp_wrapper": True}), in which C++ launches the kernels
     sizes      `refresh_extents` before the first step; then the masks of one layer, and of all, get another size
     captured   flexconv.capture with compile=False
     compiled   flexconv.capture with compile=True
@@ -39,14 +41,16 @@ from flexconv import create_model, refresh_extents
 from flexconv.bench.steps import open_masks
 from flexconv.nn import FlexConvNd
 
-WAYS = ("cold", "warm", "overhead", "captured", "compiled", "engine", "eager", "sizes")
+WAYS = ("cold", "warm", "overhead", "cpp", "captured", "compiled", "engine", "eager", "sizes")
+COMPILED = ("cold", "warm", "overhead", "cpp", "sizes")
 BATCH, ROUNDS = 64, 5
+PROFILED = 5  # steps of a profile
 
 
 # --- one way, in a process of its own ---------------------------------------------------------------------------------
 
 
-def run(way: str, network: str, device: str, steps: int, profile: str) -> dict[str, Any]:
+def run(way: str, network: str, device: str, steps: int, profile: str, count: bool) -> dict[str, Any]:
     """Measure one way, and return the columns of its row."""
     if way == "engine":
         from .captured_loop import engine
@@ -64,8 +68,11 @@ def run(way: str, network: str, device: str, steps: int, profile: str) -> dict[s
     row["later_graphs"] = compilations().get("graphs", 0) - row.get("graphs", 0)
     if way == "sizes":
         row["changes"] = [change(model, step, device, share) for share in (1, None)]
-    if profile:
-        write_profile(step, device, f"{profile}-{way}.txt")
+    if profile or count:
+        found = record_steps(step, device)
+        row |= counts(found, device) if count else {}
+        if profile:
+            write_profile(found, device, f"{profile}-{way}.txt")
     return row
 
 
@@ -76,7 +83,8 @@ def training_step(model: torch.nn.Module, way: str, device: str) -> tuple[Callab
     x = torch.randn(BATCH, 3, 32, 32, device=device)
     labels = torch.randint(10, (BATCH,), device=device)
     mode = "reduce-overhead" if way == "overhead" else None
-    forward = torch.compile(model, mode=mode) if way in ("cold", "warm", "overhead", "sizes") else model
+    options = {"cpp_wrapper": True} if way == "cpp" else None
+    forward = torch.compile(model, mode=mode, options=options) if way in COMPILED else model
     if way == "sizes":
         refresh_extents(model)
 
@@ -145,19 +153,47 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def write_profile(step: Callable[[], object], device: str, path: str) -> None:
-    """The operations that take the longest, on the device and on the host."""
+def record_steps(step: Callable[[], object], device: str) -> Any:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with record(activities=activities) as found:
-        for _ in range(5):
+        for _ in range(PROFILED):
             step()
         synchronize(device)
+    return found
+
+
+def write_profile(found: Any, device: str, path: str) -> None:
+    """The operations that take the longest, on the device and on the host."""
     keys = [f"self_{device}_time_total", "self_cpu_time_total"]
     tables = [found.key_averages().table(sort_by=k, row_limit=40, max_name_column_width=70) for k in keys]
-    Path(path).write_text("5 steps\n" + "\n\n".join(tables))
+    Path(path).write_text(f"{PROFILED} steps\n" + "\n\n".join(tables))
+
+
+def counts(found: Any, device: str) -> dict[str, Any]:
+    """Kernels per step, the ten that take the longest, and the ten most frequent operations of the host."""
+    averages = found.key_averages()
+    kernels = [event for event in averages if event.device_type != torch.autograd.DeviceType.CPU]
+    if device == "cpu":
+        kernels = averages
+    time_of = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    slowest = sorted(kernels, key=lambda event: -getattr(event, time_of))[:10]
+    on_host = [event for event in averages if event.device_type == torch.autograd.DeviceType.CPU]
+    frequent = sorted(on_host, key=lambda event: -event.count)[:10]
+    longest = sorted(on_host, key=lambda event: -event.self_cpu_time_total)[:10]
+    return {
+        "kernels": sum(event.count for event in kernels) / PROFILED,
+        "device_ms": sum(getattr(event, time_of) for event in kernels) / PROFILED / 1e3,
+        "slowest": [_described(event, getattr(event, time_of)) for event in slowest],
+        "frequent": [_described(event, event.self_cpu_time_total) for event in frequent],
+        "longest": [_described(event, event.self_cpu_time_total) for event in longest],
+    }
+
+
+def _described(event: Any, time_us: float) -> str:
+    return f"{time_us / PROFILED:9.1f} us {event.count / PROFILED:6.1f} calls  {event.key[:90]}"
 
 
 # --- all ways ---------------------------------------------------------------------------------------------------------
@@ -171,6 +207,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
             command = [sys.executable, "-m", "benchmarks.compiled_loop", "--only", way, "--network", arguments.network]
             command += ["--device", arguments.device, "--steps", str(arguments.steps)]
             command += ["--profile", arguments.profile] if arguments.profile else []
+            command += ["--count"] if arguments.count else []
             environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
             began = time.perf_counter()
             row: dict[str, Any] = {}
@@ -181,8 +218,9 @@ def measure_all(arguments: argparse.Namespace) -> None:
             except subprocess.TimeoutExpired:
                 row = {"failed": f"not finished after {arguments.limit} s"}
             row["process_s"] = time.perf_counter() - began
-            print(way, json.dumps(row), flush=True)
+            print(way, json.dumps({key: row[key] for key in row if not isinstance(row[key], list)}), flush=True)
             rows.append(cells(way, row))
+            notes += described_counts(way, row)
             if "failed" in row:
                 notes.append(f"{way}: {row['failed'][:300]}")
             for each in row.get("changes", ()):
@@ -205,6 +243,16 @@ def measure_all(arguments: argparse.Namespace) -> None:
     print("\n".join(notes))
 
 
+def described_counts(way: str, row: dict[str, Any]) -> list[str]:
+    if "kernels" not in row:
+        return []
+    lines = [f"\n{way}: {row['kernels']:.0f} kernels in a step take {row['device_ms']:.2f} ms on the device"]
+    titles = {"slowest": "on the device", "frequent": "most frequent on the host", "longest": "longest on the host"}
+    for key, title in titles.items():
+        lines += [f"{way}, {title}, per step:", *row[key]]
+    return lines
+
+
 def cells(way: str, row: dict[str, Any]) -> tuple[str, ...]:
     def text(key: str, form: str) -> str:
         return format(row[key], form) if key in row else "-"
@@ -221,6 +269,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", default="", metavar="PREFIX", help="write PREFIX-WAY.txt with a profile of each way"
     )
+    parser.add_argument("--count", action="store_true", help="count the kernels of a step and list the longest")
     parser.add_argument("--network", default="flexnet7")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
@@ -228,7 +277,8 @@ def main() -> None:
     if arguments.only is None:
         measure_all(arguments)
         return
-    print(json.dumps(run(arguments.only, arguments.network, arguments.device, arguments.steps, arguments.profile)))
+    settings = arguments.network, arguments.device, arguments.steps, arguments.profile, arguments.count
+    print(json.dumps(run(arguments.only, *settings)))
 
 
 if __name__ == "__main__":

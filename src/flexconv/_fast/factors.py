@@ -11,32 +11,30 @@ import functools
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 
 from .._context import no_autocast
-from .._hooks import hooks_of
 from .._matmul import matmul
 from .._registry import provide
 from ..nn import FlexConvNd, TapRange, mesh
 from ..nn._grid import tap_weights
 from ..ops import FactoredKernel, KernelBatch
 from ..ops._factored import Factors, Source
+from .compiled_kernels import compiled_kernel
 from .fused_kernel import fused_kernel
-from .fused_operators import compiled_kernel
 from .fused_sampler import fused_basis
+from .layer_support import has_factors, has_hooks
 
 
 def sample_factors(layer: FlexConvNd, window: Sequence[TapRange]) -> FactoredKernel:
     """`layer.sample(window)` as factors. NotImplemented if the generator has none."""
     output = layer.generator.output_map
-    per_channel = layer.mask is not None and layer.mask.per_channel  # then channels have no basis in common
-    if output is None or not layer.generator.has_factors or _overrides(layer) or per_channel:
+    if output is None or not has_factors(layer):
         return NotImplemented
     if torch.compiler.is_compiling():
-        return NotImplemented if _has_hooks(layer.mask) else compiled_kernel(layer, window)
+        return NotImplemented if has_hooks(layer.mask) else compiled_kernel(layer, window)
     dtype = layer.generator.compute_dtype
     with no_autocast(layer.reference_tensor().device.type):
-        basis = None if _has_hooks(layer.mask) else fused_basis(layer, window)
+        basis = None if has_hooks(layer.mask) else fused_basis(layer, window)
         if basis is not None:
             return LayerKernel(layer, window, *output.own_map(dtype), basis)
         return LayerKernel(layer, window, *output.own_map(dtype), _plain_basis(layer, window))
@@ -113,16 +111,6 @@ def _plain_basis(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor:
     basis = torch.cat([features * mask.unsqueeze(-1), mask.unsqueeze(-1)], -1)
     output = layer.generator.output_map
     return basis if output is None or output.basis is None else matmul(basis, output.basis.to(basis.dtype).t())
-
-
-def _overrides(layer: FlexConvNd) -> bool:
-    """Whether a subclass samples its kernel in another way."""
-    cls = type(layer)
-    return cls.sample is not FlexConvNd.sample or cls.coordinates is not FlexConvNd.coordinates
-
-
-def _has_hooks(module: nn.Module | None) -> bool:
-    return module is not None and bool(hooks_of(module))
 
 
 def kernel_source(layer: FlexConvNd, factors: Source, window: Sequence[TapRange]) -> Source:

@@ -1,242 +1,230 @@
-"""The launches of `fused_sampler.py` as operators of torch, for compiled code: one node each, forward and backward.
+"""The launches of `many_launches.py` as operators of torch, for compiled code: one node each, forward and backward.
 
-Eager code launches the same kernels from an `autograd.Function`. An operator with a registered gradient takes 50 µs
-more on the host, forward and backward together, than such a function does.
+Parameters of many layers are joined before, and their gradients are views of one tensor, so that a compiler launches
+nothing for single layers. Eager code launches the kernels of one layer from an `autograd.Function`, which takes less
+time on the host than an operator with a registered gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.utils._python_dispatch import _disable_current_modes
 
-from .._context import exporting, no_autocast
-from .._matmul import matmul
-from ..nn import FlexConvNd, TapRange
-from ..nn._crop import smallest_intervals
-from ..nn._grid import Axis, filled
-from ..ops import FactoredKernel
-from . import fused_sampler as fused
-from . import sampler_launches
+from . import many_launches
+from .sampler_launches import FeatureKind, Grid, MaskSettings
 
 LIBRARY = torch.library.Library("flexconv", "DEF")
 
-_TENSORS = (
-    "Tensor frequency, Tensor phase, Tensor mix_weight, Tensor mix_bias, Tensor? mu, Tensor? gamma, Tensor? theta"
-)
-_MASK = "Tensor first, Tensor second, Tensor? third, Tensor? angle, str form, float? reach, float damping"
-LIBRARY.define(f"sample_features(Tensor lines, int[] sizes, {_TENSORS}) -> (Tensor, Tensor)")
-LIBRARY.define(f"sample_features_backward(Tensor lines, int[] sizes, {_TENSORS}, Tensor kept, Tensor grad) -> Tensor")
-LIBRARY.define(f"apply_mask(Tensor features, Tensor lines, Tensor limits, int[] sizes, {_MASK}) -> Tensor")
-LIBRARY.define(
-    f"apply_mask_backward(Tensor features, Tensor lines, Tensor limits, int[] sizes, {_MASK}, Tensor grad)"
-    " -> (Tensor, Tensor)"
-)
-
-Optional = torch.Tensor | None
-ALIGNMENT = 8  # basis functions are padded to a multiple of this number, as products in half precision need it
-SUMS = 8  # gradients of a mask: 3 of the mean or shift, 3 of σ or growth, 1 of the angle
+_FEATURES = "Tensor lines, int[] sizes, Tensor packed, int[] kind"
+_MASK = "Tensor features, Tensor lines, Tensor limits, int[] sizes, Tensor packed, Tensor damping, str form, bool rotated, float? reach"  # noqa: E501
+LIBRARY.define("join(Tensor[] tensors) -> Tensor")
+LIBRARY.define(f"sample_features({_FEATURES}) -> (Tensor, Tensor)")
+LIBRARY.define(f"sample_features_backward({_FEATURES}, Tensor kept, Tensor grad) -> Tensor")
+LIBRARY.define(f"apply_mask({_MASK}) -> Tensor")
+LIBRARY.define(f"apply_mask_backward({_MASK}, Tensor grad) -> (Tensor, Tensor)")
+LIBRARY.define("mix_maps(Tensor weights, Tensor biases, int columns, ScalarType dtype) -> Tensor")
+LIBRARY.define("mix_maps_backward(Tensor grad, int width, ScalarType dtype) -> (Tensor, Tensor)")
 
 
-class CompiledKernel(FactoredKernel):
-    """A factored kernel in compiled code. Nothing is cached: the compiler computes what it needs once."""
-
-    def __init__(self, basis: torch.Tensor, mix: torch.Tensor) -> None:
-        self.basis, self.mix = basis, mix
-
-    def to(self, dtype: torch.dtype) -> CompiledKernel:
-        return self if dtype == self.dtype else CompiledKernel(self.basis.to(dtype), self.mix.to(dtype))
-
-    def narrow(self, dim: int, start: int, length: int) -> CompiledKernel:
-        return CompiledKernel(self.basis.narrow(dim - 2, start, length), self.mix)
-
-    def transform_basis(self, key: Hashable, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
-        return function(self.basis)
-
-    def padded_mix(self, channels: int) -> torch.Tensor:
-        return F.pad(self.mix, (0, 0, 0, channels - self.mix.shape[1]))
+# --- joined tensors ---------------------------------------------------------------------------------------------------
 
 
-def compiled_kernel(layer: FlexConvNd, window: Sequence[TapRange]) -> CompiledKernel:
-    """`layer.sample(window)` in compiled code. NotImplemented if the layer is not supported, or in an export."""
-    generator, mask, output = layer.generator, layer.mask, layer.generator.output_map
-    found = None if exporting() or output is None else fused.plan_of(layer, window)
-    if found is None or layer.grid.resampled or output is None:
-        return NotImplemented
-    tensors, settings = found
-    dtype, device = generator.compute_dtype, layer.reference_tensor().device
-    axes = tuple((axis.size, axis.causal) for axis in layer.axes)
-    floors = (0.0,) * len(axes) if mask is None else tuple(mask.sigma_floor(layer.axes))
-    with no_autocast(device.type):
-        lines, limits = constant_grid(axes, tuple(window), floors, dtype, device)
-        grid = fused.Grid(lines, limits, tuple(stop - start for start, stop in window), ())
-        basis, _ = torch.ops.flexconv.sample_features(grid.lines, grid.sizes, *tensors)
-        if output.basis is not None:
-            basis = matmul(basis, output.basis.t())
-        if mask is not None and settings is not None:
-            parameters = list(mask.size_parameters())
-            angle = parameters.pop() if settings.rotated else None
-            third = parameters[2] if len(parameters) == 3 else None
-            basis = torch.ops.flexconv.apply_mask(
-                basis, grid.lines, grid.limits, grid.sizes, parameters[0], parameters[1], third, angle,
-                settings.form, settings.reach, settings.damping,
-            )  # fmt: skip
-        weight, bias = output.own_map(dtype)
-        mix = torch.cat([weight, bias.unsqueeze(1)], 1)
-        padding = 0, -basis.shape[1] % ALIGNMENT
-        basis, mix = F.pad(basis, padding), F.pad(mix, padding)
-    return CompiledKernel(basis.view(*grid.sizes, -1), mix.view(layer.out_channels, layer.inputs_per_output, -1))
+def _join(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All numbers of some tensors, one after the other. Inductor would copy each tensor by a kernel of its own."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-# --- coordinates ------------------------------------------------------------------------------------------------------
-
-_grids: dict[tuple[object, ...], list[torch.Tensor]] = {}
-
-
-def constant_grid(
-    axes: tuple[tuple[int, bool], ...],
-    window: tuple[TapRange, ...],
-    floors: tuple[float, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[torch.Tensor]:
-    """Coordinates and limits of `fused_sampler.Grid`, as constants of a graph that is being compiled.
-
-    All layers with the same grid share them, so a graph does not compute them again for every layer. The arguments are
-    plain values, which Dynamo can pass to a function that it evaluates as a constant.
-    """
-    key = axes, window, floors, dtype, device
-    if key not in _grids:
-        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-            known = [Axis(size, causal) for size, causal in axes]
-            ranges = zip(known, window, strict=True)
-            lines = torch.cat([axis.coordinates(taps, device=device, dtype=dtype) for axis, taps in ranges])
-            halves, inner = smallest_intervals(known, dtype)
-            causal = [float(axis.causal) for axis in known]
-            numbers = [n for each in zip(floors, halves, inner, causal, strict=True) for n in each]
-            limits = filled(numbers, like=lines).view(-1, 4)
-        for tensor in (lines, limits):  # as in `ops._dft_cache.constant_matrices`
-            tensor._dynamo_static_indices = set(range(tensor.ndim))  # type: ignore[attr-defined]
-        _grids[key] = [lines, limits]
-    return _grids[key]
+def _fake_join(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0].new_empty(sum([tensor.numel() for tensor in tensors]))
 
 
-# This is what torch.compiler.assume_constant_result does, without importing the compiler.
-constant_grid._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+def _save_shapes(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    ctx.shapes = [tensor.shape for tensor in inputs[0]]
+
+
+def _join_gradient(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor]:
+    pieces = grad.split([math.prod(shape) for shape in ctx.shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, ctx.shapes, strict=True)]
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def _sample_features(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> tuple[torch.Tensor, ...]:
-    features, kept = fused.launch_features(_grid(lines, lines, sizes), tensors, keep=True)
-    assert kept is not None
-    return features, kept
+def _sample_features(
+    lines: torch.Tensor, sizes: Sequence[int], packed: torch.Tensor, kind: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return many_launches.launch_features(_grid(lines, lines, sizes), packed.contiguous(), _kind(sizes, kind))
 
 
-def _sample_features_backward(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> torch.Tensor:
-    *tensors, kept, grad = tensors  # type: ignore[assignment]
-    return sampler_launches.launch_feature_sums(_grid(lines, lines, sizes), tensors, kept, grad)  # type: ignore[arg-type]
+def _sample_features_backward(
+    lines: torch.Tensor,
+    sizes: Sequence[int],
+    packed: torch.Tensor,
+    kind: Sequence[int],
+    kept: torch.Tensor,
+    grad: torch.Tensor,
+) -> torch.Tensor:
+    grid = _grid(lines, lines, sizes)
+    return many_launches.launch_features_backward(
+        grid, packed.contiguous(), _kind(sizes, kind), kept.contiguous(), grad.contiguous()
+    )
 
 
-def _fake_features(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> tuple[torch.Tensor, ...]:
-    layers, hidden, _ = tensors[2].shape  # type: ignore[union-attr]
+def _fake_features(
+    lines: torch.Tensor,  # noqa: ARG001
+    sizes: Sequence[int],
+    packed: torch.Tensor,
+    kind: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden, layers, *_ = kind
     taps = math.prod(sizes)
-    return lines.new_empty(taps, hidden + 1), lines.new_empty(layers, taps, hidden)
+    return packed.new_empty(len(packed), taps, hidden + 1), packed.new_empty(len(packed), layers, taps, hidden)
 
 
-def _fake_features_backward(lines: torch.Tensor, sizes: Sequence[int], *tensors: Optional) -> torch.Tensor:  # noqa: ARG001
-    return lines.new_empty(sum(t.numel() for t in tensors[:-2] if t is not None))
+def _fake_features_backward(
+    lines: torch.Tensor,  # noqa: ARG001
+    sizes: Sequence[int],  # noqa: ARG001
+    packed: torch.Tensor,
+    *_: Any,
+) -> torch.Tensor:
+    return packed.new_empty(packed.shape)
 
 
 def _save_features(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    lines, ctx.sizes, *tensors = inputs
-    ctx.save_for_backward(lines, *tensors, output[1])
+    lines, ctx.sizes, packed, ctx.kind = inputs
+    ctx.save_for_backward(lines, packed, output[1])
 
 
 def _features_gradient(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[Any, ...]:
-    lines, *tensors, kept = ctx.saved_tensors
-    sums = torch.ops.flexconv.sample_features_backward(lines, ctx.sizes, *tensors, kept, grad)
-    return None, None, *sampler_launches.split_sums(sums, tensors)
+    lines, packed, kept = ctx.saved_tensors
+    sums = torch.ops.flexconv.sample_features_backward(lines, ctx.sizes, packed, ctx.kind, kept, grad)
+    return None, None, sums, None
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def _apply_mask(
-    features: torch.Tensor, lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int], *mask: Any
+    features: torch.Tensor,
+    lines: torch.Tensor,
+    limits: torch.Tensor,
+    sizes: Sequence[int],
+    packed: torch.Tensor,
+    damping: torch.Tensor,  # noqa: ARG001
+    form: str,
+    rotated: bool,
+    reach: float | None,
 ) -> torch.Tensor:
-    settings, parameters = _mask_of(*mask)
-    return fused.launch_mask(features.contiguous(), _grid(lines, limits, sizes), settings, parameters)
+    settings = MaskSettings(form, rotated, reach, 1.0)
+    return many_launches.launch_masks(
+        features.contiguous(), _grid(lines, limits, sizes), settings, packed.contiguous()
+    )
 
 
 def _apply_mask_backward(
-    features: torch.Tensor, lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int], *mask: Any
+    features: torch.Tensor,
+    lines: torch.Tensor,
+    limits: torch.Tensor,
+    sizes: Sequence[int],
+    packed: torch.Tensor,
+    damping: torch.Tensor,
+    form: str,
+    rotated: bool,
+    reach: float | None,
+    grad: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    *mask, grad = mask  # type: ignore[assignment]
-    settings, parameters = _mask_of(*mask)
+    settings = MaskSettings(form, rotated, reach, 1.0)
     grid = _grid(lines, limits, sizes)
-    found, sums = sampler_launches.launch_mask_sums(
-        features.contiguous(), grid, settings, parameters, grad, of_features=True, of_mask=True
+    return many_launches.launch_masks_backward(
+        features.contiguous(), grid, settings, packed.contiguous(), damping, grad.contiguous()
     )
-    assert found is not None
-    assert sums is not None
-    return found, sums
 
 
 def _fake_mask(features: torch.Tensor, *_: Any) -> torch.Tensor:
     return features.new_empty(features.shape)
 
 
-def _fake_mask_backward(features: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return features.new_empty(features.shape), features.new_empty(SUMS)
+def _fake_mask_backward(features: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return features.new_empty(features.shape), features.new_empty(others[3].shape)
 
 
 def _save_mask(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    features, lines, limits, ctx.sizes, *mask = inputs
-    ctx.save_for_backward(features, lines, limits, *mask[:4])
-    ctx.settings = mask[4:]
+    features, lines, limits, ctx.sizes, packed, damping, *ctx.settings = inputs
+    ctx.save_for_backward(features, lines, limits, packed, damping)
 
 
 def _mask_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    features, lines, limits, *mask = ctx.saved_tensors
-    found, sums = torch.ops.flexconv.apply_mask_backward(features, lines, limits, ctx.sizes, *mask, *ctx.settings, grad)
-    dims = len(ctx.sizes)
-    first, second, angle = sums[:dims], sums[3 : 3 + dims], sums[6:7]
-    natural = (None, first, second) if ctx.settings[0] == "scaled" else (first, second, None)
-    return found, None, None, None, *natural, None if mask[3] is None else angle, None, None, None
+    features, lines, limits, packed, damping = ctx.saved_tensors
+    found, of_masks = torch.ops.flexconv.apply_mask_backward(
+        features, lines, limits, ctx.sizes, packed, damping, *ctx.settings, grad
+    )
+    return found, None, None, None, of_masks, None, None, None, None
 
 
-def _mask_of(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    third: Optional,
-    angle: Optional,
-    form: str,
-    reach: float | None,
-    damping: float,
-) -> tuple[sampler_launches.MaskSettings, list[torch.Tensor]]:
-    parameters = [t for t in (first, second, third, angle) if t is not None]
-    return sampler_launches.MaskSettings(form, angle is not None, reach, damping), parameters
+# --- output maps ------------------------------------------------------------------------------------------------------
 
 
-def _grid(lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int]) -> sampler_launches.Grid:
-    return sampler_launches.Grid(lines, limits, tuple(sizes), ())
+def _mix_maps(weights: torch.Tensor, biases: torch.Tensor, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Weights [channels, width] and biases [channels] → [channels, columns]: weight, bias and zeros."""
+    mix = weights.new_zeros(len(weights), columns, dtype=dtype)
+    width = weights.shape[1]
+    mix[:, :width] = weights
+    mix[:, width] = biases
+    return mix
+
+
+def _mix_maps_backward(grad: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    weights, biases = (
+        grad.new_empty(shape, dtype=dtype).copy_(part)
+        for shape, part in (((len(grad), width), grad[:, :width]), ((len(grad),), grad[:, width]))
+    )
+    return weights, biases
+
+
+def _fake_mix(weights: torch.Tensor, biases: torch.Tensor, columns: int, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG001
+    return weights.new_empty(len(weights), columns, dtype=dtype)
+
+
+def _fake_mix_backward(grad: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return grad.new_empty(len(grad), width, dtype=dtype), grad.new_empty(len(grad), dtype=dtype)
+
+
+def _save_width(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    ctx.width, ctx.dtype = inputs[0].shape[1], inputs[0].dtype
+
+
+def _mix_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    return *torch.ops.flexconv.mix_maps_backward(grad, ctx.width, ctx.dtype), None, None
+
+
+# --- registration -----------------------------------------------------------------------------------------------------
+
+
+def _kind(sizes: Sequence[int], kind: Sequence[int]) -> FeatureKind:
+    hidden, layers, gammas, steerable = kind
+    return FeatureKind(len(sizes), hidden, layers, gammas, bool(steerable))
+
+
+def _grid(lines: torch.Tensor, limits: torch.Tensor, sizes: Sequence[int]) -> Grid:
+    return Grid(lines, limits, tuple(sizes), ())
 
 
 def _vmap_rule(name: str) -> Callable[..., Any]:
     """A rule for `torch.vmap` that launches the operator once for every entry of the batch."""
 
+    def entry(x: Any, dim: Any, index: int) -> Any:
+        if isinstance(x, list | tuple) and isinstance(dim, list | tuple):
+            return [entry(each, own, index) for each, own in zip(x, dim, strict=True)]
+        return x.select(dim, index) if isinstance(dim, int) and isinstance(x, torch.Tensor) else x
+
     def rule(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
         operator = getattr(torch.ops.flexconv, name)
         results = []
         for index in range(info.batch_size):
-            pairs = zip(given, in_dims, strict=True)
-            results.append(operator(*(x.select(dim, index) if isinstance(dim, int) else x for x, dim in pairs)))
+            results.append(operator(*(entry(x, dim, index) for x, dim in zip(given, in_dims, strict=True))))
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results), 0
         return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])
@@ -245,15 +233,21 @@ def _vmap_rule(name: str) -> Callable[..., Any]:
 
 
 for _name, _function, _fake in (
+    ("join", _join, _fake_join),
     ("sample_features", _sample_features, _fake_features),
     ("sample_features_backward", _sample_features_backward, _fake_features_backward),
     ("apply_mask", _apply_mask, _fake_mask),
     ("apply_mask_backward", _apply_mask_backward, _fake_mask_backward),
+    ("mix_maps", _mix_maps, _fake_mix),
+    ("mix_maps_backward", _mix_maps_backward, _fake_mix_backward),
 ):
     LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flexconv::{_name}", _fake, lib=LIBRARY)
     torch.library.register_vmap(f"flexconv::{_name}", _vmap_rule(_name), lib=LIBRARY)
-torch.library.register_autograd(
-    "flexconv::sample_features", _features_gradient, setup_context=_save_features, lib=LIBRARY
-)
-torch.library.register_autograd("flexconv::apply_mask", _mask_gradient, setup_context=_save_mask, lib=LIBRARY)
+for _name, _gradient, _save in (
+    ("join", _join_gradient, _save_shapes),
+    ("sample_features", _features_gradient, _save_features),
+    ("apply_mask", _mask_gradient, _save_mask),
+    ("mix_maps", _mix_gradient, _save_width),
+):
+    torch.library.register_autograd(f"flexconv::{_name}", _gradient, setup_context=_save, lib=LIBRARY)

@@ -10,10 +10,11 @@ import functools
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .._context import exporting
 from .._registry import provide
 from ..ops._complex_product import empty_product
 from .launches import Launch
-from .triton_support import fits_32_bits, triton_supports
+from .triton_support import fits_32_bits, has_triton, triton_supports
 
 
 def complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool) -> torch.Tensor:
@@ -29,6 +30,35 @@ def complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: 
     c = torch.empty_strided(shape, strides, dtype=a.dtype, device=a.device)
     launch(a, b, c)
     return c
+
+
+def compiled_complex_product(
+    a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool
+) -> torch.Tensor:
+    """`ops._complex_product.complex_product` in code that is being compiled: the compiler launches the Triton kernel.
+
+    An operator written in Python takes three times as long on the host.
+    """
+    if not torch.compiler.is_compiling() or exporting() or not compiler_can_launch(a):
+        return NotImplemented
+    register_triton_operator()
+    return torch.ops.flexconv.complex_product_triton(a, b, conjugate, columns, contiguous)
+
+
+def compiler_can_launch(x: torch.Tensor) -> bool:
+    """Whether a compiler can launch Triton kernels for tensors like `x`."""
+    return x.is_cuda and x.element_size() == 2 and has_triton()
+
+
+def register_triton_operator() -> bool:
+    """Import the module that registers the operator. Importing Triton takes long, so this is done when it is needed."""
+    from . import complex_product_operator as complex_product_operator
+
+    return True
+
+
+# This is what torch.compiler.assume_constant_result does: an import cannot be traced.
+register_triton_operator._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def four_products(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool) -> torch.Tensor:
@@ -81,4 +111,5 @@ def row_product(matrix: torch.Tensor, x: torch.Tensor, width: int, length: int) 
 
 
 provide("ops.complex_product", complex_product)
+provide("ops.differentiable_complex_product", compiled_complex_product)
 provide("ops.row_product", row_product)

@@ -48,7 +48,7 @@ class MaskSettings(NamedTuple):
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-class _FeatureKind(NamedTuple):
+class FeatureKind(NamedTuple):
     """The constants of the kernels for features."""
 
     dims: int
@@ -58,14 +58,14 @@ class _FeatureKind(NamedTuple):
     steerable: bool
 
 
-def _feature_kind(grid: Grid, tensors: Sequence[Optional]) -> _FeatureKind:
+def feature_kind(grid: Grid, tensors: Sequence[Optional]) -> FeatureKind:
     mix_weight, gamma = tensors[2], tensors[5]
     assert mix_weight is not None
     layers, hidden, _ = mix_weight.shape
-    return _FeatureKind(grid.dims, hidden, layers, 0 if gamma is None else gamma.shape[-1], tensors[6] is not None)
+    return FeatureKind(grid.dims, hidden, layers, 0 if gamma is None else gamma.shape[-1], tensors[6] is not None)
 
 
-def _feature_options(kind: _FeatureKind, taps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def feature_options(kind: FeatureKind, taps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Constants and options of a launch."""
     from .fused_sampler_triton import padded_width, taps_per_program
 
@@ -89,26 +89,26 @@ def _feature_options(kind: _FeatureKind, taps: int) -> tuple[dict[str, Any], dic
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _features_launch(sizes: tuple[int, ...], kind: _FeatureKind, keep: bool) -> Launch:
+def _features_launch(sizes: tuple[int, ...], kind: FeatureKind, keep: bool) -> Launch:
     from .fused_sampler_triton import features_forward
 
-    constants, options = _feature_options(kind, sizes[0])
+    constants, options = feature_options(kind, sizes[0])
     grid = (-(-sizes[0] // constants["BLOCK"]),)
     return Launch(features_forward, grid, sizes, {**constants, "KEEP": keep}, **options)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _features_backward_launch(sizes: tuple[int, ...], kind: _FeatureKind, numbers: int) -> Launch:
+def _features_backward_launch(sizes: tuple[int, ...], kind: FeatureKind, numbers: int) -> Launch:
     from .fused_sampler_triton import features_backward
 
-    constants, options = _feature_options(kind, sizes[0])
+    constants, options = feature_options(kind, sizes[0])
     grid = (-(-sizes[0] // constants["BLOCK"]),)
     return Launch(features_backward, grid, sizes, {**constants, "NUMBERS": numbers}, **options)
 
 
 def launch_features(grid: Grid, tensors: Sequence[Optional], *, keep: bool) -> tuple[torch.Tensor, Optional]:
     """Features [taps, rank], and the inputs of the hidden maps [layers, taps, hidden] if they are kept."""
-    kind = _feature_kind(grid, tensors)
+    kind = feature_kind(grid, tensors)
     features = grid.lines.new_empty(grid.taps, kind.hidden + 1)
     kept = grid.lines.new_empty(kind.layers, grid.taps, kind.hidden) if keep else None
     _features_launch(grid.arguments, kind, keep)(grid.lines, *_contiguous(tensors), kept, features)
@@ -127,7 +127,7 @@ def launch_feature_sums(
 ) -> torch.Tensor:
     """The same gradients, one after the other in one tensor."""
     numbers = sum([t.numel() for t in tensors if t is not None])
-    launch = _features_backward_launch(grid.arguments, _feature_kind(grid, tensors), numbers)
+    launch = _features_backward_launch(grid.arguments, feature_kind(grid, tensors), numbers)
     programs = launch.grid[0]
     sums = grad.new_empty(programs, numbers)
     launch(grid.lines, *_contiguous(tensors), kept, grad.contiguous(), sums)
@@ -143,7 +143,7 @@ def split_sums(sums: torch.Tensor, tensors: Sequence[Optional]) -> list[Optional
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-def _mask_constants(settings: MaskSettings, dims: int, rank: int) -> dict[str, Any]:
+def mask_constants(settings: MaskSettings, dims: int, rank: int) -> dict[str, Any]:
     from .fused_mask_triton import MASK_TAPS
     from .fused_sampler_triton import padded_width
 
@@ -164,7 +164,7 @@ def _mask_launch(sizes: tuple[int, ...], settings: MaskSettings, dims: int, rank
 
     taps, *others = sizes
     numbers = taps, rank, *others, settings.reach or 0.0, RATE
-    constants = _mask_constants(settings, dims, rank)
+    constants = mask_constants(settings, dims, rank)
     return Launch(mask_forward, (-(-taps // MASK_TAPS),), numbers, constants, enable_fp_fusion=False)
 
 
@@ -182,7 +182,7 @@ def _mask_backward_launch(
     if of_mask and taps <= TAPS_OF_ONE_PROGRAM:
         programs, blocks = 1, next_power_of_2(programs)  # few different numbers, each is compiled
     alone = of_mask and programs == 1
-    constants = _mask_constants(settings, dims, rank)
+    constants = mask_constants(settings, dims, rank)
     flags = {"OF_FEATURES": of_features, "OF_MASK": of_mask, "FINISH": alone, "COLUMNS": COLUMNS, "BLOCKS": blocks}
     numbers = taps, rank, *others, settings.reach or 0.0, RATE, settings.damping
     launch = Launch(mask_backward, (programs,), numbers, {**constants, **flags}, enable_fp_fusion=False)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .._arguments import unknown_name
+from .._registry import has_fast_version
 from ..errors import ArgumentTypeError
 from ..nn import inside as inside_lengths
 
@@ -23,6 +24,12 @@ def make_norm(
     if norm == "layer":
         return nn.GroupNorm(1, channels, device=device, dtype=dtype)
     return _BATCH_NORMS[dims](channels, device=device, dtype=dtype)
+
+
+@has_fast_version("models.conv_norm")
+def conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    """norm(conv(x)); `where` as in `normalise`."""
+    return normalise(norm, conv(x), where)
 
 
 def normalise(norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:

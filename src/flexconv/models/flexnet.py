@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import as_options
-from ..nn import FillsMissing
+from ..nn import FillsMissing, sample_together
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory, centred_grid
 from ._missing import check_seen, fill_first, hide_unreached
-from ._norm import make_norm, normalise
+from ._norm import conv_norm, make_norm
 from ._readout import mean_over_positions
 
 
@@ -133,10 +133,11 @@ class FlexNet(Model, FillsMissing):
         where = None
         if observed is not None:
             x, where = fill_first(self, x, check_seen(observed, x, None), None)
-        x = F.relu(normalise(self.stem_norm, self.stem(self.dropout_in(x)), where))
-        x = hide_unreached(x, where)
-        for block in self.blocks:
-            x = block(x) if where is None else block(x, where)
+        with sample_together(self):
+            x = F.relu(conv_norm(self.stem, self.stem_norm, self.dropout_in(x), where))
+            x = hide_unreached(x, where)
+            for block in self.blocks:
+                x = block(x) if where is None else block(x, where)
         return self.head(mean_over_positions(x, where))
 
 
@@ -170,6 +171,6 @@ class FlexNetBlock(nn.Module):
         return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
     def forward(self, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), where)))
-        h = normalise(self.norm2, self.conv2(hide_unreached(h, where)), where)
+        h = self.dropout(F.relu(conv_norm(self.conv1, self.norm1, x, where)))
+        h = conv_norm(self.conv2, self.norm2, hide_unreached(h, where), where)
         return hide_unreached(F.relu(h + self.shortcut(x)), where)

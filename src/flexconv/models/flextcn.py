@@ -11,11 +11,11 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError
-from ..nn import FillsMissing, hide_padding
+from ..nn import FillsMissing, hide_padding, sample_together
 from ._base import Model, check_dropout, check_widths
 from ._convolution import ConvolutionFactory
 from ._missing import check_seen, fill_first, hide_unreached
-from ._norm import make_norm, normalise
+from ._norm import conv_norm, make_norm
 from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
 
 READOUTS = ("last", "mean", "every")
@@ -150,8 +150,9 @@ class FlexTCN(Model, FillsMissing):
         elif lengths is not None:
             x = hide_padding(x, lengths)
         x = self.dropout_in(x)
-        for block in self.blocks:
-            x = block(x, where)
+        with sample_together(self):
+            for block in self.blocks:
+                x = block(x, where)
         if self.readout == "every":
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)
@@ -193,8 +194,8 @@ class FlexTCNBlock(nn.Module):
         return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
     def forward(self, x: torch.Tensor, where: torch.Tensor | None = None) -> torch.Tensor:
-        h = self.dropout(F.relu(normalise(self.norm1, self.conv1(x), where)))
-        h = normalise(self.norm2, self.conv2(hide_unreached(h, where)), where)
+        h = self.dropout(F.relu(conv_norm(self.conv1, self.norm1, x, where)))
+        h = conv_norm(self.conv2, self.norm2, hide_unreached(h, where), where)
         return hide_unreached(F.relu(self.dropout(F.relu(h)) + self.shortcut(x)), where)
 
 

@@ -34,6 +34,7 @@ from ._observed import FillsMissing as FillsMissing
 from ._observed import FrozenNeighbors as FrozenNeighbors
 from ._observed import check_observed as check_observed
 from ._observed import fill_missing as fill_missing
+from ._provider import sample_together as sample_together
 from ._refresh import refresh_extents as refresh_extents
 from ._separable import SeparableFlexConv1d as SeparableFlexConv1d
 from ._separable import SeparableFlexConv2d as SeparableFlexConv2d

@@ -8,9 +8,11 @@ the layer uses that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import nn
 
 from .._registry import has_fast_version
 from ..ops import FactoredKernel, as_tensor
@@ -84,3 +86,9 @@ class KernelProvider:
 def sample_once(layer: FlexConvNd, window: Sequence[TapRange]) -> torch.Tensor | FactoredKernel:
     """A kernel that is used in one forward pass only."""
     return layer.sample(window)
+
+
+@has_fast_version("nn.sample_together")
+def sample_together(module: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG001
+    """A context for the forward pass of a network. Inside, kernels of its layers may have been sampled on entry."""
+    return nullcontext()

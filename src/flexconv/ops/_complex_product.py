@@ -75,10 +75,16 @@ def _resize_rows(c: torch.Tensor, rows: int) -> torch.Tensor:
     return c[..., :rows, :] if missing <= 0 else F.pad(c, (0, 0, 0, missing))
 
 
-complex_product = differentiable_operator(
+_operator = differentiable_operator(
     "complex_product",
     "(Tensor a, Tensor b, bool conjugate, int columns, bool contiguous) -> Tensor",
     _complex_product,
     _setup_context,
     _backward,
 )
+
+
+@has_fast_version("ops.differentiable_complex_product")
+def complex_product(a: torch.Tensor, b: torch.Tensor, conjugate: bool, columns: int, contiguous: bool) -> torch.Tensor:
+    """The product, differentiable any number of times. See `empty_product` for `contiguous`."""
+    return _operator(a, b, conjugate, columns, contiguous)
