@@ -63,7 +63,7 @@ def kind_of(problem: Problem) -> str:
 
 
 def summarize(selections: Iterable[Selection]) -> Row:
-    """Return the number of shapes, the share within `TOLERANCE`, the geometric mean and the worst of known slowdowns."""
+    """Return the number of shapes, the share within `TOLERANCE`, and the geometric mean and the worst slowdown."""
     slowdowns = [each.slowdown for each in selections]
     known = [slowdown for slowdown in slowdowns if slowdown < math.inf]
     mean = math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan

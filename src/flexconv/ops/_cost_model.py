@@ -173,13 +173,12 @@ def count_monarch(problem: Problem) -> OperationCount | None:
         return None
     outputs = tuple(index(n) for n in problem.outputs)
     used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
-    if problem.precision == "half" and has_odd_rows(used, outputs):
-        return None
+    odd = problem.precision == "half" and has_odd_rows(used, outputs)
     left_padding = tuple(max(0, index(left)) for left, _ in pads)
     chunks = cut_into_chunks(used, tuple(taps), left_padding, outputs)
     single = chunks.inputs == chunks.outputs == 1
     return OperationCount(
-        f"{len(used)}D {'one chunk' if single else 'several chunks'}",
+        f"{len(used)}D {'one chunk' if single else 'several chunks'}{' odd' if odd else ''}",
         (
             batch * out * (chunks.inputs + chunks.outputs) * chunks.length * (2 * ROWS + 4 * chunks.columns),
             batch * out * chunks.pairs * chunks.length,
