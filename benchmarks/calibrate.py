@@ -2,8 +2,8 @@
 
     cd results/bench
     python -m benchmarks.calibrate measure cuda calibrate_cuda.jsonl                       (100 seconds; --seconds)
-    python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes depthwise grouped
-    python -m benchmarks.calibrate measure cuda held_out_cuda.jsonl --shapes held-out held-out-grouped
+    python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes random depthwise grouped
+    python -m benchmarks.calibrate measure cuda held_out_cuda.jsonl --shapes held-out
     python -m benchmarks.calibrate fit calibrate_cuda.jsonl calibrate_depthwise_cuda.jsonl --check held_out_cuda.jsonl
 
 With `--out src/flexconv/ops/_calibration_cuda.py` (from the root of the repository), the last one writes the module.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -33,23 +34,24 @@ import torch
 from benchmarks.calibration_shapes import (
     SMOKE,
     Shape,
-    cpu_held_out_shapes,
     depthwise_shapes,
     grouped_shapes,
-    held_out_grouped_shapes,
     held_out_shapes,
+    more_shapes,
     sweep,
 )
 from benchmarks.fit_cost_model import Sample, fit_calibration, module_text, summary
 from flexconv import ops
 from flexconv.bench import measure
 from flexconv.bench.ceilings import DTYPES
+from flexconv.bench.timing import _time_calls as time_calls
 from flexconv.bench.timing import all_in_training
 from flexconv.ops import _calibration_cuda
 from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, estimate_times
 
 MAX_MILLISECONDS = 50.0  # estimated time on a GPU beyond which an algorithm is not measured
 CLEARLY_SLOWER = 3.0
+BLOCKS, BLOCK_MS, MAX_REPLAYS = 3, 3.0, 30  # replays are timed in blocks, of which the median counts
 PRECISIONS = {"fp32": "full", "bf16": "half"}
 
 Mode = tuple[Shape, str, bool]  # a convolution, its precision, and whether gradients are computed
@@ -59,14 +61,18 @@ Timer = Callable[[dict[str, Callable[[], object]], torch.device], dict[str, floa
 def time_graphs(calls: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
     """Return milliseconds of each call, on a GPU as a replayed CUDA graph. Calls that fail are left out.
 
-    Calls that take `CLEARLY_SLOWER` times as long as the fastest one are timed once.
+    On a GPU, calls that take `CLEARLY_SLOWER` times as long as the fastest one are timed only twice.
     """
-    seconds = 0.01 if device.type == "cuda" else 0.1
     ready = all_in_training(calls, device)
-    rough = {name: timing.ms for name, timing in measure(ready, device, seconds=0.0).items()}
-    limit = CLEARLY_SLOWER * min(rough.values(), default=0.0)
-    close = {name: call for name, call in ready.items() if rough[name] <= limit}
-    return rough | {name: timing.ms for name, timing in measure(close, device, seconds=seconds).items()}
+    if device.type == "cpu":
+        return {name: timing.ms for name, timing in measure(ready, device, seconds=0.1).items()}
+    times = {name: min(time_calls(call, device, 1) for _ in range(2)) for name, call in ready.items()}
+    limit = CLEARLY_SLOWER * min(times.values(), default=0.0)
+    for name, call in ready.items():
+        if times[name] <= limit:
+            number = max(1, min(MAX_REPLAYS, int(BLOCK_MS / times[name])))
+            times[name] = statistics.median(time_calls(call, device, number) for _ in range(BLOCKS))
+    return times
 
 
 def measure_all(
@@ -197,13 +203,13 @@ def read_samples(lines: Sequence[str]) -> dict[tuple[str, bool], list[Sample]]:
     return dict(samples)
 
 
-#: the shapes of a measurement by name; those whose name begins with "held-out" are not for fits
+#: the shapes of a measurement by name; those that are held out are not for fits
 SHAPES: dict[str, Callable[[str], Iterable[Shape]]] = {
     "all": sweep,
     "depthwise": lambda _: depthwise_shapes(),
     "grouped": lambda _: grouped_shapes(),
-    "held-out": lambda device: cpu_held_out_shapes() if device == "cpu" else held_out_shapes(),
-    "held-out-grouped": lambda _: held_out_grouped_shapes(),
+    "random": more_shapes,
+    "held-out": held_out_shapes,
 }
 
 

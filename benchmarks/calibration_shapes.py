@@ -139,9 +139,9 @@ def depthwise_shapes() -> Iterator[Shape]:
     yield from (shape for shape in gpu_shapes() if shape.groups > 1)
 
 
-def held_out_shapes(number: int = 120) -> list[Shape]:
-    """Return random shapes, half of them depthwise, which no fit uses."""
-    rng = random.Random(1)
+def random_shapes(number: int = 120, seed: int = 1) -> list[Shape]:
+    """Return random shapes for a GPU, half of them depthwise."""
+    rng = random.Random(seed)
     shapes: list[Shape] = []
     while len(shapes) < number:
         dims, depthwise = rng.choice((1, 1, 2, 2, 2, 3)), len(shapes) % 2 == 0
@@ -170,9 +170,9 @@ def grouped_shapes() -> Iterator[Shape]:
             yield Shape(dims, batch, channels, size, taps, groups)
 
 
-def held_out_grouped_shapes(number: int = 40) -> list[Shape]:
-    """Return random convolutions in groups, which no fit uses."""
-    rng = random.Random(2)
+def random_grouped_shapes(number: int = 40, seed: int = 2) -> list[Shape]:
+    """Return random convolutions in groups for a GPU."""
+    rng = random.Random(seed)
     shapes: list[Shape] = []
     while len(shapes) < number:
         dims, groups, batch = rng.choice((1, 2, 2)), rng.choice((2, 4, 8, 16)), rng.choice((4, 16, 64))
@@ -185,9 +185,9 @@ def held_out_grouped_shapes(number: int = 40) -> list[Shape]:
     return shapes
 
 
-def cpu_held_out_shapes(number: int = 110) -> list[Shape]:
-    """Return random shapes for a CPU, dense, depthwise and in groups, which no fit uses."""
-    rng = random.Random(3)
+def random_cpu_shapes(number: int = 110, seed: int = 3) -> list[Shape]:
+    """Return random shapes for a CPU, dense, depthwise and in groups."""
+    rng = random.Random(seed)
     shapes: list[Shape] = []
     while len(shapes) < number:
         dims, kind = rng.choice((1, 1, 2, 2, 2, 3)), len(shapes) % 5
@@ -199,6 +199,25 @@ def cpu_held_out_shapes(number: int = 110) -> list[Shape]:
         if 2**12 <= batch * channels * size**dims <= 2**21 and work <= MAX_MULTIPLICATIONS / 10:
             shapes.append(Shape(dims, batch, channels, size, taps, groups))
     return shapes
+
+
+def held_out_shapes(device: str) -> list[Shape]:
+    """Return random shapes that no fit uses."""
+    return random_cpu_shapes() if device == "cpu" else _alternate(random_shapes(), random_grouped_shapes())
+
+
+def more_shapes(device: str) -> list[Shape]:
+    """Return other random shapes, for a fit."""
+    if device == "cpu":
+        return random_cpu_shapes(seed=13)
+    return _alternate(random_shapes(seed=11), random_grouped_shapes(seed=12))
+
+
+def _alternate(first: list[Shape], second: list[Shape]) -> list[Shape]:
+    """Distribute the shapes of the second list over the first one, so that both are measured if time runs out."""
+    step = -(-len(first) // len(second))
+    parts = ((*first[step * i : step * (i + 1)], shape) for i, shape in enumerate(second))
+    return [*itertools.chain.from_iterable(parts)]
 
 
 SMOKE = [Shape(1, 2, 3, 24, 5), Shape(1, 2, 4, 24, 24, 4), Shape(2, 2, 3, 8, 3, out=4), Shape(2, 2, 8, 8, 7)]
