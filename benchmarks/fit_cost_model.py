@@ -58,9 +58,9 @@ def _wrong_selections(calibration: Calibration, samples: Sequence[Sample]) -> li
 
 def library_regimes(algorithm: str, device: str) -> list[str]:
     """Return all regimes of a direct convolution or an FFT, which must always have coefficients."""
-    mixings = "dense", "depthwise"
+    mixings = "dense", "grouped", "depthwise"
     if algorithm == "direct":
-        mixings = "dense aligned", "dense unaligned", "depthwise"
+        mixings = "dense aligned", "dense unaligned", "grouped aligned", "grouped unaligned", "depthwise"
     if device == "cpu":
         return [f"{width}{mixing}" for width, mixing in itertools.product(("", "long ", "wide "), mixings)]
     return [" ".join(words) for words in itertools.product(("1D", "2D", "3D"), ("narrow", "wide"), mixings)]
@@ -81,8 +81,10 @@ def fit_regime(regime: str, known: Sequence[tuple[OperationCount, float]]) -> tu
 
 
 def fit(counts: Sequence[tuple[float, ...]], nanoseconds: Sequence[float]) -> tuple[float, ...]:
-    """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time."""
+    """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time. Those of zero counts are zero."""
     a, t = np.array(counts), np.array(nanoseconds)
+    counted = a.any(0)
+    a = a[:, counted]
     start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
 
     def error(log_coefficients: np.ndarray) -> np.ndarray:
@@ -90,7 +92,8 @@ def fit(counts: Sequence[tuple[float, ...]], nanoseconds: Sequence[float]) -> tu
 
     solution = np.exp(least_squares(error, np.log(start), loss="soft_l1", f_scale=0.2).x)
     share = solution * a.mean(0) / (a @ solution).mean()
-    return tuple(float(f"{c:.3g}") if part > 1e-4 else 0.0 for c, part in zip(solution, share, strict=True))
+    rounded = iter([float(f"{c:.3g}") if part > 1e-4 else 0.0 for c, part in zip(solution, share, strict=True)])
+    return tuple(next(rounded) if each else 0.0 for each in counted)
 
 
 def summary(calibration: Calibration, samples: Sequence[Sample]) -> str:

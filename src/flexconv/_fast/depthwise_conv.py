@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .._context import autocast_enabled, exporting, no_autocast
 from .._registry import provide
 from ..ops._geometry import Geometry, Pads, output_sizes, skip_unread_samples
-from ..ops._monarch import has_odd_rows
 from . import monarch, toeplitz
 from .triton_support import has_triton
 
@@ -42,8 +41,7 @@ def monarch_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         return NotImplemented
     if _dtype(x).itemsize == 2:
         outputs = output_sizes(x.shape[2:], weight.shape[2:], geometry)
-        used, _ = skip_unread_samples(x, geometry.pads)
-        if math.prod(outputs) < MIN_OUTPUTS or has_odd_rows(used.shape[2:], outputs):
+        if math.prod(outputs) < MIN_OUTPUTS:
             return NotImplemented
     return _depthwise_conv(x, weight, bias, geometry, "monarch")
 

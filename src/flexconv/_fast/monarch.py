@@ -72,38 +72,40 @@ class Matrices(NamedTuple):
 
 def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: Pads) -> torch.Tensor:
     """The convolution of x [batch, channels, *size] and weight [channels, *taps]."""
+    outputs = output_size(x.shape[2:], weight.shape[1:], pads)
+    pads = _even_pads(x, x.shape[2:], outputs, pads)
+    x = _even_rows(x)
     chunks = _cut(x.shape[2:], weight.shape[1:], pads)
-    y = x.new_empty(*x.shape[:2], *output_size(x.shape[2:], weight.shape[1:], pads))
+    y = _empty_with_even_rows(x, outputs)
     kernels = _kernel_spectra(weight, chunks)
     if _is_single(chunks):
         _convolve_chunk(x, kernels, bias, y, chunks, adjoint=False)
     else:
         _combine(make_spectra(x, chunks), kernels, bias, y, chunks, adjoint=False)
-    return y
+    return _crop_rows(y, outputs)
 
 
-def input_gradient(
-    grad: torch.Tensor, weight: torch.Tensor, pads: Pads, size: Sequence[int], spectra: Spectra | None = None
-) -> torch.Tensor:
+def input_gradient(grad: torch.Tensor, weight: torch.Tensor, pads: Pads, size: Sequence[int]) -> torch.Tensor:
     """The gradient of x: a convolution with the flipped kernel, whose spectrum is the conjugate one."""
-    chunks = _cut(size, weight.shape[1:], pads)
-    found = grad.new_empty(*grad.shape[:2], *size)
+    pads = _even_pads(grad, size, grad.shape[2:], pads)
+    grad, found = _even_rows(grad), _empty_with_even_rows(grad, size)
+    chunks = _cut(found.shape[2:], weight.shape[1:], pads)
     kernels = _kernel_spectra(weight, chunks)
     if _is_single(chunks):
         _convolve_chunk(grad, kernels, None, found, chunks, adjoint=True)
     else:
-        _combine(spectra or make_spectra(grad, chunks), kernels, None, found, chunks, adjoint=True)
-    return found
+        _combine(make_spectra(grad, chunks), kernels, None, found, chunks, adjoint=True)
+    return _crop_rows(found, size)
 
 
-def weight_gradient(
-    x: torch.Tensor, grad: torch.Tensor, pads: Pads, taps: Sequence[int], spectra: Spectra | None = None
-) -> torch.Tensor:
+def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pads: Pads, taps: Sequence[int]) -> torch.Tensor:
     """The gradient of weight: products of the spectra of x and grad, of which the sum over the batch is transformed."""
+    pads = _even_pads(x, x.shape[2:], grad.shape[2:], pads)
+    x, grad = _even_rows(x), _even_rows(grad)
     chunks = _cut(x.shape[2:], taps, pads)
     if _is_single(chunks):
         return _differentiate_chunk(x, grad, None, None, taps, chunks)
-    return _correlate(make_spectra(x, chunks), spectra or make_spectra(grad, chunks), x, taps, chunks)
+    return _correlate(make_spectra(x, chunks), make_spectra(grad, chunks), x, taps, chunks)
 
 
 def gradients(
@@ -111,13 +113,48 @@ def gradients(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of x and of weight together."""
     size, taps = x.shape[2:], weight.shape[1:]
-    chunks = _cut(size, taps, pads)
+    pads = _even_pads(x, size, grad.shape[2:], pads)
+    x, grad, of_x = _even_rows(x), _even_rows(grad), _empty_with_even_rows(x, size)
+    chunks = _cut(x.shape[2:], taps, pads)
+    kernels = _kernel_spectra(weight, chunks)
     if _is_single(chunks):
-        of_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-        kernels = _kernel_spectra(weight, chunks)
-        return of_x, _differentiate_chunk(x, grad, kernels, of_x, taps, chunks)
-    spectra = make_spectra(grad, chunks)
-    return input_gradient(grad, weight, pads, size, spectra), weight_gradient(x, grad, pads, taps, spectra)
+        of_weight = _differentiate_chunk(x, grad, kernels, of_x, taps, chunks)
+    else:
+        spectra = make_spectra(grad, chunks)
+        _combine(spectra, kernels, None, of_x, chunks, adjoint=True)
+        of_weight = _correlate(make_spectra(x, chunks), spectra, x, taps, chunks)
+    return _crop_rows(of_x, size), of_weight
+
+
+# Rows of an odd length in half precision are padded by one number. Neighboring rows would otherwise start at addresses
+# that are no multiples of 4 bytes, and the kernels that Triton 3.6 compiles for them read memory of others.
+
+
+def _pads_rows(x: torch.Tensor) -> bool:
+    return x.element_size() == 2
+
+
+def _even_rows(x: torch.Tensor) -> torch.Tensor:
+    """x with a zero behind each row if rows have an odd length."""
+    return torch.nn.functional.pad(x, (0, 1)) if _pads_rows(x) and x.shape[-1] % 2 else x
+
+
+def _even_pads(x: torch.Tensor, size: Sequence[int], outputs: Sequence[int], pads: Pads) -> Pads:
+    """The padding for which rows of an even number of inputs have an even number of outputs."""
+    if not _pads_rows(x) or size[-1] % 2 == outputs[-1] % 2:
+        return pads
+    left, right = pads[-1]
+    return (*pads[:-1], (left, right - size[-1] % 2 + outputs[-1] % 2))
+
+
+def _empty_with_even_rows(x: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """A tensor like x of this size, with one more number per row if rows have an odd length."""
+    return x.new_empty(*x.shape[:2], *size[:-1], size[-1] + (size[-1] % 2 if _pads_rows(x) else 0))
+
+
+def _crop_rows(y: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """The first numbers of each row."""
+    return y if y.shape[-1] == size[-1] else y[..., : size[-1]].contiguous()
 
 
 def make_spectra(x: torch.Tensor, chunks: Chunks) -> Spectra:

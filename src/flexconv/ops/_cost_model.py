@@ -25,6 +25,7 @@ from ._tiles import TILE, cut_into_tiles
 WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower code
 FACTORED_SPECTRUM = 0.2  # cost of a kernel's spectrum from those of its basis functions, relative to a transform
 MIN_BATCH, MIN_CHANNELS, CHANNELS_LAST_TAPS = 8, 16, range(5, 10)  # see `channels_last_is_faster`
+ROW_ALIGNMENT = 8  # numbers in half precision that are loaded at once
 CHANNEL_ALIGNMENT = {"cuda": 8, "cpu": 16}  # tensor cores and vector units process channels in such multiples
 
 
@@ -70,7 +71,7 @@ def estimate_times(calibration: Calibration, problem: Problem) -> dict[str, floa
 
 
 def count_direct(problem: Problem) -> OperationCount:
-    """Count multiplications, and elements read and written."""
+    """Count multiplications, elements read and written, and products that are added to one output."""
     batch, channels, *size = problem.x
     out, fan_in, *taps = problem.weight
     outputs = math.prod(problem.outputs)
@@ -79,7 +80,11 @@ def count_direct(problem: Problem) -> OperationCount:
         regime += " aligned" if _is_aligned(problem) else " unaligned"
     return OperationCount(
         regime,
-        (batch * out * fan_in * outputs * math.prod(taps), batch * (channels * math.prod(size) + out * outputs)),
+        (
+            batch * out * fan_in * outputs * math.prod(taps),
+            batch * (channels * math.prod(size) + out * outputs),
+            fan_in * math.prod(taps),
+        ),
     )
 
 
@@ -102,6 +107,7 @@ def count_fft(problem: Problem) -> OperationCount:
 def count_dft(problem: Problem) -> OperationCount | None:
     """Count multiplications to transform data, to transform the kernel and to mix channels, and elements moved.
 
+    Multiplications to transform data are counted again if their sizes are not aligned.
     Returns None for shapes without a plan, for which `dft_conv` would use the FFT.
     """
     # index() turns symbolic sizes into integers, as in `dft_conv`
@@ -126,13 +132,17 @@ def count_dft(problem: Problem) -> OperationCount | None:
     spectrum, pairs = math.prod(plan.x.lengths), out * fan_in
     kernels = pairs * for_kernel if problem.rank is None else problem.rank * (for_kernel + pairs * spectrum)
     data_moved = batch * (channels * (math.prod(used) + spectrum) + out * (math.prod(outputs) + spectrum))
+    # a dimension of the first and of the last matrix product
+    sizes = (math.prod(used), math.prod(outputs)) if plan.kind == "single" else (used[-1], outputs[-1])
+    transforms = batch * (channels * for_x + out * for_y)
     return OperationCount(
         f"{len(used)}D {plan.kind} {_channel_mixing(problem)}",
         (
-            batch * (channels * for_x + out * for_y),
+            transforms,
             kernels,
             2 * batch * pairs * spectrum,
             data_moved + pairs * (math.prod(taps) + spectrum),
+            *(_unaligned(problem, sizes) * count for count in (transforms, data_moved)),
         ),
     )
 
@@ -140,6 +150,7 @@ def count_dft(problem: Problem) -> OperationCount | None:
 def count_toeplitz(problem: Problem) -> OperationCount | None:
     """Count multiplications, elements of the tiles that are moved, and elements of the matrices.
 
+    Elements of the tiles are counted again if rows are not aligned.
     Returns None for shapes that `toeplitz_conv` leaves to torch, and for one input channel, which was not measured.
     """
     batch, channels, *size = (index(n) for n in problem.x)
@@ -151,12 +162,14 @@ def count_toeplitz(problem: Problem) -> OperationCount | None:
     used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
     left_padding = tuple(max(0, index(left)) for left, _ in pads)
     tiles = cut_into_tiles(used, tuple(taps), left_padding, outputs)
+    moved = batch * TILE * (channels * math.prod(tiles.inputs) + out * math.prod(tiles.outputs))
     return OperationCount(
         f"{len(used)}D toeplitz",
         (
             batch * out * tiles.pairs * TILE**2,
-            batch * TILE * (channels * math.prod(tiles.inputs) + out * math.prod(tiles.outputs)),
+            moved,
             out * math.prod(tiles.offsets) * TILE**2,
+            _unaligned(problem, (used[-1], outputs[-1])) * moved,
         ),
     )
 
@@ -173,13 +186,12 @@ def count_monarch(problem: Problem) -> OperationCount | None:
         return None
     outputs = tuple(index(n) for n in problem.outputs)
     used = tuple(max(1, n + min(0, left) + min(0, right)) for n, (left, right) in zip(size, pads, strict=True))
-    if problem.precision == "half" and has_odd_rows(used, outputs):
-        return None
+    odd = problem.precision == "half" and has_odd_rows(used, outputs)
     left_padding = tuple(max(0, index(left)) for left, _ in pads)
     chunks = cut_into_chunks(used, tuple(taps), left_padding, outputs)
     single = chunks.inputs == chunks.outputs == 1
     return OperationCount(
-        f"{len(used)}D {'one chunk' if single else 'several chunks'}",
+        f"{len(used)}D {'one chunk' if single else 'several chunks'}{' odd' if odd else ''}",
         (
             batch * out * (chunks.inputs + chunks.outputs) * chunks.length * (2 * ROWS + 4 * chunks.columns),
             batch * out * chunks.pairs * chunks.length,
@@ -201,6 +213,7 @@ OPERATION_COUNTS: dict[str, Callable[[Problem], OperationCount | None]] = {
 def library_regime(problem: Problem) -> str:
     """Return the regime of a direct convolution or an FFT: libraries have very different code for each."""
     mixing, dims = _channel_mixing(problem), len(problem.weight) - 2
+    mixing = "grouped" if mixing == "dense" and problem.geometry.groups > 1 else mixing
     narrow = problem.weight[-1] < WIDE_KERNEL
     if problem.device == "cuda":
         return f"{dims}D {'narrow' if narrow else 'wide'} {mixing}"
@@ -209,6 +222,14 @@ def library_regime(problem: Problem) -> str:
 
 def _channel_mixing(problem: Problem) -> str:
     return "dense" if problem.weight[1] > 1 else "depthwise"
+
+
+def _unaligned(problem: Problem, sizes: Sequence[int]) -> int:
+    """Return 1 if sizes are no multiples of what is loaded at once in half precision, else 0.
+
+    Products on tensor cores then take 2 to 5 times as long. In full precision, the difference is small.
+    """
+    return int(problem.precision == "half" and any(size % ROW_ALIGNMENT for size in sizes))
 
 
 def _is_aligned(problem: Problem) -> bool:

@@ -102,10 +102,7 @@ def _length(size: tuple[int, ...], pitch: int) -> int:
 
 
 def has_odd_rows(size: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Whether rows of inputs or outputs have an odd length. They are left to the FFT in half precision.
-
-    Kernels of single chunks, as compiled by Triton 3.6, then read memory that does not belong to them.
-    """
+    """Whether rows of inputs or outputs have an odd length. In half precision, they are copied to even ones."""
     return bool(size[-1] % 2 or outputs[-1] % 2)
 
 
