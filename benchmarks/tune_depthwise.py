@@ -1,8 +1,9 @@
 """Time the launch parameters of depthwise convolutions on a GPU.
 
-    python -m benchmarks.tune_depthwise [monarch] [images] [errors]
+    python -m benchmarks.tune_depthwise [monarch] [images] [rows] [errors]
 
-`monarch` times sequences and images by Monarch transforms, `images` the Toeplitz products in 2D. For each kernel, some
+`monarch` times sequences and images by Monarch transforms, `images` the Toeplitz products in 2D, and `rows` those of
+whole rows of tiles, next to those of single tiles; it prints the best choices last. For each kernel, some
 launches are tried while all others keep their values in `flexconv._fast`; the fastest is marked. `errors` compares the
 results of `monarch` with float64. Times are milliseconds in bf16, as replayed CUDA graphs. Compiling takes most of the
 time of the program: about a minute each.
@@ -62,12 +63,14 @@ CORRELATE = [
     toeplitz.Launch(rows, warps, stages)
     for rows, warps, stages in ((64, 4, 3), (64, 4, 2), (64, 4, 4), (64, 4, 5), (128, 4, 2), (128, 4, 3), (32, 4, 4))
 ]
+ROWS = [toeplitz.Launch(64, warps, stages) for warps, stages in ((4, 1), (4, 2), (8, 1), (8, 2), (4, 3))]
+ROW_CASES = [((64, 96, 32, 32), 33), ((64, 96, 32, 32), 17)]
 
 
 def main() -> None:
     """Run the parts that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"errors": compare_errors, "monarch": tune_monarch, "images": tune_images}
+    parts = {"errors": compare_errors, "monarch": tune_monarch, "images": tune_images, "rows": tune_rows}
     parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(parts)} (default: all)")
     for name in parser.parse_args().parts or parts:
         begin = time.perf_counter()
@@ -162,8 +165,46 @@ def tune_images() -> None:
         )
 
 
-def report(title: str, calls: Iterable[tuple[str, Callable[[], object]]]) -> None:
-    """Print the milliseconds of calls. Those that fail, such as for lack of memory, are shown as such."""
+def tune_rows() -> None:
+    """Time the kernels for rows of tiles, and all passes with and without the best of them."""
+    usual = dict(toeplitz.MULTIPLY_ROWS), dict(toeplitz.CORRELATE_ROWS)
+    lines = []
+    for shape, taps in ROW_CASES:
+        x = torch.randn(shape, device=CUDA, dtype=torch.bfloat16)
+        w = torch.randn(shape[1], taps, taps, device=CUDA, dtype=torch.bfloat16) / taps
+        pads = ((taps // 2, taps // 2),) * 2
+        tiles = toeplitz._cut(x.shape[2:], w.shape[1:], pads)
+        key = tiles.inputs[1], toeplitz._reach(tiles)
+        forward = partial(toeplitz.convolve, x, w, None, pads)
+        of_weight = partial(toeplitz.weight_gradient, x, x, pads, w.shape[1:])
+        print(*shape, taps, tiles)
+        report("  packing", [("x", partial(toeplitz.make_blocks, x, tiles.shape))])
+        best = []
+        for title, launches, call in (
+            ("forward", toeplitz.MULTIPLY_ROWS, forward),
+            ("of weight", toeplitz.CORRELATE_ROWS, of_weight),
+        ):
+            tried = [(str(tuple(each)), partial(_with, launches, key, each, call)) for each in ROWS]
+            times = report(f"  {title}", [("single tiles", partial(_with, launches, key, None, call)), *tried])
+            names = {str(tuple(each)): each for each in ROWS}
+            best.append(names.get(min(times, key=lambda name: times[name])))
+        passes = partial(_both_passes, x, w, pads)
+        for name, (multiply, correlate) in (("single tiles", (None, None)), ("the best", best)):
+            toeplitz.MULTIPLY_ROWS[key], toeplitz.CORRELATE_ROWS[key] = multiply, correlate  # pyright: ignore
+            ms = measure({name: as_in_training(passes, CUDA)}, CUDA, seconds=0.03)[name].ms
+            chosen = f" (MULTIPLY_ROWS[{key}] = {multiply}, CORRELATE_ROWS[{key}] = {correlate})" if multiply else ""
+            lines.append(f"{shape}, {taps} taps, forward and backward with {name}: {ms:.4f} ms{chosen}")
+    toeplitz.MULTIPLY_ROWS.update(usual[0])
+    toeplitz.CORRELATE_ROWS.update(usual[1])
+    print(*lines, sep="\n")
+
+
+def _both_passes(x: torch.Tensor, w: torch.Tensor, pads: Any) -> object:
+    return toeplitz.convolve(x, w, None, pads), toeplitz.gradients(x, w, x, pads)
+
+
+def report(title: str, calls: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, float]:
+    """Print and return the milliseconds of calls. Those that fail, such as for lack of memory, are shown as such."""
     times: dict[str, float] = {}
     for name, call in calls:
         try:
@@ -174,6 +215,7 @@ def report(title: str, calls: Iterable[tuple[str, Callable[[], object]]]) -> Non
     best = min(times, key=lambda name: times[name], default=None)
     cells = (f"{name}{'*' if name == best else ''} {ms:.4f}" for name, ms in times.items())
     print(f"{title}: " + ", ".join(cells), flush=True)
+    return times
 
 
 def _with(launches: dict[Any, Any], key: Any, launch: Any, call: Callable[[], object]) -> object:

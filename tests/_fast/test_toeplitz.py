@@ -197,3 +197,49 @@ def test_compiled_layer(algorithm):
     found = torch.autograd.grad(compiled(x).square().sum(), trained)
     for one, other in zip(found, expected, strict=True):
         assert relative_error(one, other) < 1e-4
+
+
+ROWS_OF_TILES = {  # batch, channels, size, taps, padding
+    "four tiles, all taps": (3, 2, (32, 32), (33, 33), ((16, 16), (16, 16))),
+    "four tiles, off-center taps": (2, 1, (9, 30), (5, 29), ((2, 2), (3, 25))),
+    "three tiles": (2, 2, (12, 24), (11, 19), ((5, 5), (9, 9))),
+    "two tiles, odd rows": (65, 1, (10, 13), (5, 9), ((2, 2), (4, 4))),
+    "more rows of outputs": (2, 1, (8, 32), (9, 33), ((12, 3), (16, 16))),
+}
+
+
+@pytest.mark.parametrize("case", ROWS_OF_TILES.values(), ids=ROWS_OF_TILES.keys())
+def test_rows_of_tiles(case, monkeypatch):
+    batch, channels, size, taps, pads = case
+    launch = toeplitz.Launch(64, 4, 1)
+    every = {(number, reach): launch for number in (2, 3, 4) for reach in range(1, number)}
+    used = []
+    for name in ("_multiply_rows", "_correlate_rows"):
+        function = getattr(toeplitz, name)
+        monkeypatch.setattr(
+            toeplitz, name, lambda *given, function=function, name=name: used.append(name) or function(*given)
+        )
+    monkeypatch.setattr(toeplitz, "MULTIPLY_ROWS", every)
+    monkeypatch.setattr(toeplitz, "CORRELATE_ROWS", every)
+    monkeypatch.setattr("flexconv.ops._tiles.SHAPES", {2: ((8, 8),)})
+    toeplitz.cached_tiles.cache_clear()
+    x = torch.randn(batch, channels, *size, device=DEVICE).half().requires_grad_()
+    w = (torch.randn(channels, 1, *taps, device=DEVICE) / (taps[0] * taps[1]) ** 0.5).half().requires_grad_()
+    bias = torch.randn(channels, device=DEVICE).half()
+    y = conv2d(x, w, bias, padding=pads, groups=channels, algorithm="toeplitz")
+    expected = reference(x, w, bias, pads)
+    grad = torch.randn_like(y)
+    found = y, *torch.autograd.grad(y, (x, w), grad)
+    toeplitz.cached_tiles.cache_clear()
+    assert used == ["_multiply_rows", "_multiply_rows", "_correlate_rows"]
+    for one, other in zip(found, (expected, *torch.autograd.grad(expected, (x, w), grad.double())), strict=True):
+        assert relative_error(one, other) < 6e-4
+
+
+def test_rows_of_tiles_are_used_for_wide_kernels():
+    tiles = toeplitz._cut((32, 32), (33, 33), ((16, 16), (16, 16)))
+    half, full = torch.empty(0, dtype=torch.bfloat16), torch.empty(0)
+    assert toeplitz._launch_for_rows(toeplitz.MULTIPLY_ROWS, tiles, half) is not None
+    assert toeplitz._launch_for_rows(toeplitz.MULTIPLY_ROWS, tiles, full) is None
+    narrow = toeplitz._cut((32, 32), (3, 3), ((1, 1), (1, 1)))
+    assert toeplitz._launch_for_rows(toeplitz.MULTIPLY_ROWS, narrow, half) is None

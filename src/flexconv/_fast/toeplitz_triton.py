@@ -17,7 +17,7 @@ TILE = tl.constexpr(64)
 COUNTS = (
     "batch", "rows", "channels", "out0", "out1", "out2", "in0", "in1", "in2", "first0", "first1", "first2", "count0",
     "count1", "count2", "size0", "size1", "units2", "left0", "left1", "left2", "taps0", "taps1", "taps2", "taps",
-    "splits", "tiles1", "tiles2",
+    "splits", "tiles1", "tiles2", "parts",
 )  # fmt: skip
 
 
@@ -158,6 +158,26 @@ def multiply(
     tl.store(y + place_y, total.to(y.dtype.element_ty), mask=inside_y & (row < rows)[:, None])
 
 
+@triton.jit
+def _store_diagonals(
+    total, sums, number, inside, D: tl.constexpr, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr
+):
+    """Store the sums over the diagonals of a matrix as the given entry of `sums`, see `correlate`, if it is inside."""
+    r, p = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    q0 = _position(r, T1, T2, 0) + _position(p, T1, T2, 0)
+    q1 = _position(r, T1, T2, 1) + _position(p, T1, T2, 1)
+    q2 = _position(r, T1, T2, 2) + _position(p, T1, T2, 2)
+    skewed = tl.gather(total, (q0 % T0 * T1 + q1 % T1) * T2 + q2 % T2, 0)
+    sums += number * (2**D * TILE) + tl.arange(0, TILE)
+    wraps = tl.where(q2 >= T2, 1, 0)
+    if D > 1:
+        wraps += tl.where(q1 >= T1, 2, 0)
+    if D > 2:
+        wraps += tl.where(q0 >= T0, 4, 0)
+    for w in tl.static_range(2**D):
+        tl.store(sums + w * TILE, tl.sum(tl.where(wraps == w, skewed, 0.0), 1), mask=inside)
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def correlate(
     x, grad, sums, batch, channels, out0, out1, out2, in0, in1, in2, first0, first1, first2, count0, count1, count2,
@@ -201,20 +221,8 @@ def correlate(
         values = tl.load(x_places + place_x, mask=inside, other=0.0)
         total = tl.dot(tl.trans(values), g, total, input_precision=PRECISION)
 
-    r, p = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    q0 = _position(r, T1, T2, 0) + _position(p, T1, T2, 0)
-    q1 = _position(r, T1, T2, 1) + _position(p, T1, T2, 1)
-    q2 = _position(r, T1, T2, 2) + _position(p, T1, T2, 2)
-    skewed = tl.gather(total, (q0 % T0 * T1 + q1 % T1) * T2 + q2 % T2, 0)
     number = (split * channels + channel) * (count0 * count1 * count2) + offset
-    sums += number * (2**D * TILE) + tl.arange(0, TILE)
-    wraps = tl.where(q2 >= T2, 1, 0)
-    if D > 1:
-        wraps += tl.where(q1 >= T1, 2, 0)
-    if D > 2:
-        wraps += tl.where(q0 >= T0, 4, 0)
-    for w in tl.static_range(2**D):
-        tl.store(sums + w * TILE, tl.sum(tl.where(wraps == w, skewed, 0.0), 1))
+    _store_diagonals(total, sums, number, True, D, T0, T1, T2)
 
 
 @triton.jit(do_not_specialize=COUNTS)
