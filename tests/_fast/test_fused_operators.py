@@ -170,8 +170,8 @@ def test_kernels_of_a_group_equal_those_of_its_layers():
         kernel = compiled_kernels.CompiledKernel(group, index, torch.float32)
         assert kernel.shape == layer.kernel().shape
         assert relative_error(kernel.tensor(), layer.sample(layer.window)) < 1e-5
-        part = kernel.narrow(2, 1, 4)
-        assert relative_error(part.tensor(), layer.sample(layer.window)[:, :, 1:5]) < 1e-5
+        part = kernel.narrow(2, 1, 2)
+        assert relative_error(part.tensor(), layer.sample(layer.window)[:, :, 1:3]) < 1e-5
 
 
 def test_eager_code_samples_every_kernel_when_it_is_used():
