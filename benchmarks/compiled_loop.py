@@ -83,7 +83,7 @@ def training_step(model: torch.nn.Module, way: str, device: str) -> tuple[Callab
     x = torch.randn(BATCH, 3, 32, 32, device=device)
     labels = torch.randint(10, (BATCH,), device=device)
     mode = "reduce-overhead" if way == "overhead" else None
-    options = {"cpp_wrapper": True} if way == "cpp" else None
+    options: dict[str, Any] | None = {"cpp_wrapper": True} if way == "cpp" else None
     forward = torch.compile(model, mode=mode, options=options) if way in COMPILED else model
     if way == "sizes":
         refresh_extents(model)

@@ -1,18 +1,26 @@
-"""Operators of fused kernel sampling in compiled code, with launches replaced by plain code: no GPU is needed."""
+"""Kernels of layers in compiled code. Without a GPU, Triton interprets the kernels, or plain code replaces them."""
 
 from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
 
 import pytest
 import torch
 from torch import nn
 
-from flexconv import FlexConv2d, create_model
-from flexconv._fast import fused_operators, fused_sampler, sampler_launches
+from flexconv import FlexConv2d, RotatedGaussianMask, create_model, refresh_extents
+from flexconv._fast import compiled_kernels, compiled_norm, fused_sampler, many_launches
+from flexconv.nn import sample_together
 from tests.conftest import relative_error
 
 # dynamo instantiates every autograd.Function that it traces, which torch deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:.*autograd.*should not be instantiated:DeprecationWarning")
 
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MAX_NODES = 48  # of one FlexConv, without placeholders; half of them are views
 
 
@@ -26,38 +34,187 @@ class Nodes:
         self.graphs.append([node for node in graph.graph.nodes if node.op not in ("placeholder", "output")])
         return graph.forward
 
+    def count(self, name):
+        return sum(name in str(node.target).split(".") for graph in self.graphs for node in graph)
+
 
 @pytest.fixture
-def plain_launches(monkeypatch):
-    """Plain versions of the launches. Masks are left out: they need their layer, which a launch does not know."""
-
-    def features(grid, tensors, *, keep):
-        layers, hidden, _ = tensors[2].shape
-        values = fused_sampler.plain_features(grid.points(), *tensors)
-        return values, values.new_zeros(layers, grid.taps, hidden) if keep else None
-
-    def sums(grid, tensors, kept, grad):
-        present = [t for t in tensors if t is not None]
-        given = [None if t is None else t.detach().requires_grad_() for t in tensors]
-        with torch.enable_grad():
-            found = fused_sampler.plain_features(grid.points(), *given)
-        gradients = torch.autograd.grad(found, [t for t in given if t is not None], grad)
-        assert len(gradients) == len(present)
-        return torch.cat([g.flatten() for g in gradients])
-
-    monkeypatch.setattr(fused_sampler, "supports_device", lambda _: True)
-    monkeypatch.setattr(fused_sampler, "launch_features", features)
-    monkeypatch.setattr(sampler_launches, "launch_feature_sums", sums)
-    monkeypatch.setattr(fused_sampler, "launch_mask", lambda features, *_: features.clone())
-    monkeypatch.setattr(sampler_launches, "launch_mask_sums", lambda *given, **_: (given[4].clone(), torch.zeros(8)))
+def supported(monkeypatch):
+    """Layers on a CPU are supported, for which Triton's interpreter runs the kernels."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(fused_sampler, "supports_device", lambda _: True)
     yield
     torch._dynamo.reset()
 
 
-def example(layer):
-    tensors = fused_sampler.feature_tensors(layer.generator)
-    grid = fused_sampler.make_grid(layer, layer.window)
-    return grid, [None if t is None else t.detach() for t in tensors]
+@pytest.fixture
+def plain_launches(supported, monkeypatch):
+    """Plain versions of the launches. Masks are left out: they need their layer, which a launch does not know."""
+
+    def split(packed, kind):
+        filters, hidden = kind.layers + 1, kind.hidden
+        shapes = [(filters, hidden, kind.dims), (filters, hidden), (kind.layers, hidden, hidden), (kind.layers, hidden)]
+        shapes += [(filters, hidden, kind.dims), (filters, hidden, kind.gammas)] if kind.gammas else []
+        pieces = packed.split([torch.Size(shape).numel() for shape in shapes])
+        tensors = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+        return tensors + [None] * (7 - len(tensors))
+
+    def features(grid, packed, kind):
+        rows = [fused_sampler.plain_features(grid.points(), *split(row, kind)) for row in packed]
+        return torch.stack(rows), packed.new_zeros(len(packed), kind.layers, grid.taps, kind.hidden)
+
+    def features_backward(grid, packed, kind, kept, grad):
+        given = packed.detach().requires_grad_()
+        with torch.enable_grad():
+            found = features(grid, given, kind)[0]
+        return torch.autograd.grad(found, given, grad)[0]
+
+    monkeypatch.setattr(many_launches, "launch_features", features)
+    monkeypatch.setattr(many_launches, "launch_features_backward", features_backward)
+    monkeypatch.setattr(many_launches, "launch_masks", lambda features, *_: features.clone())
+    monkeypatch.setattr(
+        many_launches, "launch_masks_backward", lambda *given: (given[5].clone(), torch.zeros_like(given[3]))
+    )
+
+
+def network(parametrization="paper", **options):
+    torch.manual_seed(0)
+    shape = {"in_channels": 3, "num_classes": 4, "image_size": 8, "widths": [4], "dropout": 0.0}
+    net = create_model("flexnet7", **{**shape, "algorithm": "dft", "parametrization": parametrization, **options})
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    return net.to(DEVICE)
+
+
+def compare_training(net, x, limit=1e-5, backend=None):
+    """Check result, gradients and buffers of a compiled network, and return the nodes of its graph."""
+    plain, nodes = copy.deepcopy(net), Nodes()
+    expected = plain(x)
+    found = torch.compile(net, backend=backend or nodes, fullgraph=True)(x)
+    assert relative_error(found, expected) < limit
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for (name, parameter), other in zip(net.named_parameters(), plain.parameters(), strict=True):
+        assert (parameter.grad is None) == (other.grad is None), name
+        if other.grad is not None and other.grad.norm() > 1e-4:  # the gradients of some biases are rounding errors
+            assert relative_error(parameter.grad, other.grad) < 1e-4, name
+    for (name, buffer), other in zip(net.named_buffers(), plain.buffers(), strict=True):
+        assert relative_error(buffer.double(), other.double()) < limit, name
+    return nodes
+
+
+# --- groups of layers -------------------------------------------------------------------------------------------------
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+@pytest.mark.parametrize("parametrization", ["paper", "scaled"])
+def test_a_network_samples_its_kernels_together(parametrization):
+    net = network(parametrization)
+    nodes = compare_training(net, torch.randn(2, 3, 8, 8, device=DEVICE))
+    assert nodes.count("sample_features") == nodes.count("apply_mask") == nodes.count("mix_maps") == 1
+    assert all(layer._provider.prepared is None for layer in net.modules() if isinstance(layer, FlexConv2d))
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+def test_layers_with_other_windows_are_sampled_separately():
+    net = network("paper", image_size=16)
+    net.blocks[0].conv1.mask.set_(sigma=0.1)
+    net.stem.mask.set_(sigma=2.0)
+    refresh_extents(net)
+    windows = {module.window for module in net.modules() if isinstance(module, FlexConv2d)}
+    nodes = compare_training(net, torch.randn(2, 3, 16, 16, device=DEVICE))
+    assert nodes.count("sample_features") == len(windows) > 1
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+def test_direct_convolutions_use_the_kernels_of_a_group():
+    nodes = compare_training(network(algorithm="direct"), torch.randn(2, 3, 8, 8, device=DEVICE))
+    assert nodes.count("sample_features") == 1
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+def test_layers_with_recompute_are_left_out():
+    net = network()
+    net.stem.recompute = True
+    nodes = compare_training(net, torch.randn(2, 3, 8, 8, device=DEVICE))
+    assert nodes.count("apply_mask") >= 1
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+@pytest.mark.parametrize("form", ["guarded", "scaled"])
+def test_a_layer_with_a_rotated_mask(form):
+    torch.manual_seed(0)
+    mask = RotatedGaussianMask(2, sigma=0.3, form=form)
+    layer = FlexConv2d(2, 3, 9, mask=mask, algorithm="dft").to(DEVICE)
+    with torch.no_grad():
+        layer.mask.angle.fill_(0.4)
+    nodes = compare_training(layer, torch.randn(2, 2, 12, 12, device=DEVICE), limit=1e-4)
+    assert nodes.count("apply_mask") == 1
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+def test_kernels_of_a_group_equal_those_of_its_layers():
+    torch.manual_seed(0)
+    layers = [FlexConv2d(2, width, 7, parametrization="paper").to(DEVICE) for width in (2, 3, 2)]
+    group = compiled_kernels._sample(layers, layers[0].window)
+    for index, layer in enumerate(layers):
+        kernel = compiled_kernels.CompiledKernel(group, index, torch.float32)
+        assert kernel.shape == layer.kernel().shape
+        assert relative_error(kernel.tensor(), layer.sample(layer.window)) < 1e-5
+        part = kernel.narrow(2, 1, 2)
+        assert relative_error(part.tensor(), layer.sample(layer.window)[:, :, 1:3]) < 1e-5
+
+
+def test_eager_code_samples_every_kernel_when_it_is_used():
+    net = network()
+    with sample_together(net):
+        assert net.stem._provider.prepared is None
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+@pytest.mark.parametrize("name", ["flexnet7", "flextcn6"])
+def test_compiled_norms_leave_out_the_bias(monkeypatch, name):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    if name == "flexnet7":
+        net, x = network(), torch.randn(4, 3, 8, 8, device=DEVICE)
+    else:
+        net = network_of_sequences()
+        x = torch.randn(4, 3, 24, device=DEVICE)
+    nodes = compare_training(net, x)
+    assert not any("batch_norm" in str(node.target) for graph in nodes.graphs for node in graph)
+
+
+def network_of_sequences():
+    torch.manual_seed(0)
+    shape = {"in_channels": 3, "num_classes": 4, "length": 24, "widths": [4, 6], "dropout": 0.0}
+    return create_model("flextcn", **shape, algorithm="dft", parametrization="paper").to(DEVICE)
+
+
+@pytest.mark.usefixtures("supported")
+def test_norms_that_are_not_plain_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    x = torch.randn(4, 2, 8, 8)
+    conv, norm = FlexConv2d(2, 3, 5), nn.BatchNorm2d(3)
+    assert compiled_norm.compiled_conv_norm(conv, norm.eval(), x) is NotImplemented
+    assert compiled_norm.compiled_conv_norm(conv, nn.GroupNorm(1, 3), x) is NotImplemented
+    assert compiled_norm.compiled_conv_norm(nn.Conv2d(2, 3, 1), norm.train(), x) is NotImplemented
+    assert compiled_norm.compiled_conv_norm(FlexConv2d(2, 3, 5, bias=False), norm, x) is NotImplemented
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
 
 
 def test_constant_grid_equals_that_of_eager_code():
@@ -66,11 +223,12 @@ def test_constant_grid_equals_that_of_eager_code():
     grid = fused_sampler.make_grid(layer, window)
     axes = tuple((axis.size, axis.causal) for axis in layer.axes)
     floors = tuple(layer.mask.sigma_floor(layer.axes))
-    arguments = axes, window, floors, torch.float32, torch.device("cpu")
-    lines, limits = fused_operators.constant_grid(*arguments)
+    arguments = axes, window, floors, (0.5, 1.0), torch.float32, torch.device("cpu")
+    lines, limits, damping = compiled_kernels.constant_grid(*arguments)
     assert torch.equal(lines, grid.lines)
     assert torch.equal(limits, grid.limits)
-    assert fused_operators.constant_grid(*arguments)[0] is lines
+    assert damping.tolist() == [0.5, 1.0]
+    assert compiled_kernels.constant_grid(*arguments)[0] is lines
 
 
 @pytest.mark.usefixtures("plain_launches")
@@ -82,10 +240,8 @@ def test_a_layer_is_a_bounded_number_of_nodes(parametrization, algorithm):
     y = torch.compile(layer, backend=nodes, fullgraph=True)(torch.randn(2, 3, 16, 16))
     assert y.shape == (2, 4, 16, 16)
     (graph,) = nodes.graphs
-    names = [str(node.target) for node in graph]
-    assert sum("sample_features" in name for name in names) == 1
-    assert sum("apply_mask" in name for name in names) == 1
-    assert len(graph) <= MAX_NODES, names
+    assert nodes.count("sample_features") == nodes.count("apply_mask") == 1
+    assert len(graph) <= MAX_NODES, [str(node.target) for node in graph]
 
 
 @pytest.mark.usefixtures("plain_launches")
@@ -107,39 +263,53 @@ def test_a_network_is_one_graph_that_optimizer_steps_do_not_change():
     assert len(graph) <= MAX_NODES * layers + 6 * others
 
 
+# --- vmap -------------------------------------------------------------------------------------------------------------
+
+
+def example(layer):
+    """The taps, packed parameters [1, numbers] and kind of a layer's features."""
+    tensors = [t.detach() for t in fused_sampler.feature_tensors(layer.generator) if t is not None]
+    layers, hidden, _ = tensors[2].shape
+    grid = fused_sampler.make_grid(layer, layer.window)
+    return grid, torch.cat([t.flatten() for t in tensors]).unsqueeze(0), [hidden, layers, tensors[5].shape[-1], 0]
+
+
 @pytest.mark.usefixtures("plain_launches")
-@pytest.mark.parametrize("batched", [(0,), (0, 3), (4,)])
-def test_vmap_of_features_equals_a_loop(batched):
-    layer = FlexConv2d(2, 2, 5, parametrization="paper")
-    grid, tensors = example(layer)
-    dims = [0 if index in batched else None for index in range(len(tensors))]
-    given = [torch.stack([t, 0.9 * t, 1.1 * t]) if d == 0 else t for t, d in zip(tensors, dims, strict=True)]
-
-    def features(*tensors):
-        return torch.ops.flexconv.sample_features(grid.lines, list(grid.sizes), *tensors)[0]
-
-    mapped = torch.vmap(features, in_dims=tuple(dims))(*given)
+def test_vmap_of_features_equals_a_loop():
+    grid, packed, kind = example(FlexConv2d(2, 2, 5, parametrization="paper"))
+    given = torch.stack([packed, 0.9 * packed, 1.1 * packed])
+    features = functools.partial(torch.ops.flexconv.sample_features, grid.lines, list(grid.sizes))
+    mapped = torch.vmap(lambda packed: features(packed, kind)[0])(given)
     for index in range(3):
-        each = [t[index] if d == 0 else t for t, d in zip(given, dims, strict=True)]
-        assert relative_error(mapped[index], features(*each)) < 1e-6
+        assert relative_error(mapped[index], features(given[index], kind)[0]) < 1e-6
+
+
+def test_vmap_of_joined_tensors_and_output_maps():
+    first, second = torch.randn(3, 2, 4), torch.randn(5)
+    joined = torch.vmap(lambda x: torch.ops.flexconv.join([x, second]))(first)
+    assert torch.equal(joined, torch.cat([first.flatten(1), second.expand(3, -1)], 1))
+    mix = torch.vmap(lambda w, b: torch.ops.flexconv.mix_maps(w, b, 8, torch.float32))(first, first[..., 0])
+    assert torch.equal(mix[1, :, :4], first[1])
+    assert torch.equal(mix[1, :, 4], first[1, :, 0])
+    assert not mix[..., 5:].any()
 
 
 @pytest.mark.usefixtures("plain_launches")
 def test_vmap_of_features_backward_and_mask():
     layer = FlexConv2d(2, 2, 5, parametrization="paper")
-    grid, tensors = example(layer)
-    features, kept = torch.ops.flexconv.sample_features(grid.lines, list(grid.sizes), *tensors)
+    grid, packed, kind = example(layer)
+    sizes = list(grid.sizes)
+    features, kept = torch.ops.flexconv.sample_features(grid.lines, sizes, packed, kind)
     grads = torch.randn(3, *features.shape)
 
     def backward(grad):
-        return torch.ops.flexconv.sample_features_backward(grid.lines, list(grid.sizes), *tensors, kept, grad)
+        return torch.ops.flexconv.sample_features_backward(grid.lines, sizes, packed, kind, kept, grad)
 
     assert relative_error(torch.vmap(backward)(grads), torch.stack([backward(g) for g in grads])) < 1e-6
-    mask = [p.detach() for p in layer.mask.size_parameters()]
+    mask = torch.cat([p.detach() for p in layer.mask.size_parameters()]).unsqueeze(0)
 
     def masked(features):
-        return torch.ops.flexconv.apply_mask(
-            features, grid.lines, grid.limits, list(grid.sizes), *mask, None, None, "guarded", 2.0, 1.0
-        )
+        arguments = grid.lines, grid.limits, sizes, mask, torch.ones(1), "guarded", False, 2.0
+        return torch.ops.flexconv.apply_mask(features, *arguments)
 
     assert torch.vmap(masked)(grads).shape == grads.shape

@@ -19,9 +19,13 @@ from .blocks import is_plain_batch_norm
 
 def conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
     """`models._norm.conv_norm` in training. NotImplemented if it is not supported."""
-    if not torch.compiler.is_compiling() or where is not None or not x.is_cuda:
+    if not torch.compiler.is_compiling() or where is not None or not _applies_to(x):
         return NotImplemented
     return compiled_conv_norm(conv, norm, x)
+
+
+def _applies_to(x: torch.Tensor) -> bool:
+    return x.is_cuda
 
 
 def compiled_conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -32,4 +32,4 @@ def _gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     return _backward({"complex_product": torch.ops.flexconv.complex_product_triton}, ctx, grad)
 
 
-complex_product_triton.register_autograd(_gradient, setup_context=_setup_context)
+torch.library.register_autograd("flexconv::complex_product_triton", _gradient, setup_context=_setup_context)

@@ -119,9 +119,7 @@ def _apply_mask(
     reach: float | None,
 ) -> torch.Tensor:
     settings = MaskSettings(form, rotated, reach, 1.0)
-    return many_launches.launch_masks(
-        features.contiguous(), _grid(lines, limits, sizes), settings, packed.contiguous()
-    )
+    return many_launches.launch_masks(features.contiguous(), _grid(lines, limits, sizes), settings, packed.contiguous())
 
 
 def _apply_mask_backward(

@@ -82,4 +82,5 @@ __all__ = [
     "coordinate_grid",
     "parameter_groups",
     "refresh_extents",
+    "sample_together",
 ]

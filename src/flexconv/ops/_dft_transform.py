@@ -24,7 +24,7 @@ def _analyse(x: torch.Tensor, matrices: Sequence[torch.Tensor], kind: str) -> to
         return _analyse_two_level(x, matrices)
     first, *others = matrices
     if kind == "single":
-        rows = _align_rows(x.reshape(1, batch * channels, -1))[0]
+        rows = _align_rows(x.reshape(1, batch * channels, -1)).squeeze(0)
         return torch.mm(first, rows.t()).view(2, -1, batch, channels)
     lines = x[0].numel() // first.shape[1]
     t = torch.bmm(_repeat(first, lines), _align_rows(x.reshape(batch, lines, first.shape[1])).permute(1, 2, 0))
