@@ -39,7 +39,9 @@ class FlexConvNd(SizedKernel):
     """Base class of `FlexConv1d`, `FlexConv2d` and `FlexConv3d`, for `isinstance` checks.
 
     Attributes:
-        generator, mask, bias: the trained parts of the layer. Mask and bias are None if the layer has none.
+        generator: the network that makes the kernel.
+        mask: the mask of the kernel, or None.
+        bias: one number per output channel, or None.
         extent: the current size of the kernel in taps per axis; `kernel_size` is the largest size.
         taps: the taps (start, stop) per axis that the mask keeps.
         grid: the coordinates that the kernel is sampled on; `flexconv.at_resolution` replaces them.
@@ -171,7 +173,8 @@ class FlexConvNd(SizedKernel):
 class FlexConv1d(FlexConvNd):
     """1D convolution that learns the length of its kernel.
 
-    Takes the arguments of `torch.nn.Conv1d`, plus `generator`, `mask` and `algorithm`. The default padding is "same".
+    Takes the arguments of `torch.nn.Conv1d`, plus `generator`, `mask`, `parametrization`, `algorithm` and `recompute`.
+    The default padding is "same".
 
     Shapes: [batch, in_channels, length] → [batch, out_channels, length'], batch optional.
 
