@@ -41,7 +41,7 @@ _CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _PLAIN = (torch.Tensor, nn.Parameter)
 _NOT_OVERRIDDEN = (
     "sample", "coordinates", "pads_for", "pads", "padding", "window", "kernel_size", "size_source", "axes", "grid",
-    "dtype", "_refresh_if_stale", "_pad_by_mode",
+    "dtype", "_refresh_if_stale",
 )  # fmt: skip
 
 

@@ -20,8 +20,9 @@ from ._registry import dataset, list_datasets, options
 from ._resize import resize_images
 from ._splits import DataSplits, MappedRows, Samples, Split
 from ._status import Status, fetch, status
-from ._table import Table, read_table
 from ._table_file import is_table
+from ._table_read import read_table
+from ._table_samples import Table
 from ._unlabelled import Unlabelled, read_unlabelled
 from ._user_data import dataset_for
 from ._wav import read_wav

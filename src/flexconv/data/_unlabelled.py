@@ -18,8 +18,8 @@ from ._files import DamagedDataError, MissingDataError
 from ._idx import is_idx, read_idx_array
 from ._image_files import image_suffixes, read_image
 from ._pickles import DAMAGE, load_arrays
-from ._table import read_table
 from ._table_file import is_table, open_table
+from ._table_read import read_table
 from ._wav import read_wav
 
 

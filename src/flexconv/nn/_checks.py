@@ -11,16 +11,15 @@ from torch import nn
 from .._arguments import check_name, positive_int, unknown_name
 from .._context import autocast_enabled
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
-from ..ops import ALGORITHMS, Pads, output_size
+from ..ops import ALGORITHMS, output_size
 from ._channel_mask import ChannelGaussianMask
 from ._half import parameter_dtype
 from ._mask import GaussianMask
+from ._padding import PADDING_MODES
 from .kernels import GENERATORS, KernelGenerator
 
 if TYPE_CHECKING:
     from ._conv import FlexConvNd
-
-PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
 
 #: names for the argument `parametrization` of a layer, and the settings of its mask
 PARAMETRIZATIONS: dict[str, dict[str, Any]] = {"paper": {"form": "guarded"}, "scaled": {"form": "scaled"}}
@@ -171,19 +170,7 @@ def check_sizes(layer: FlexConvNd, sizes: Sequence[int]) -> None:
             )
 
 
-def check_padding_fits(layer: FlexConvNd, sizes: Sequence[int], pads: Pads) -> None:
-    """Modes other than "zeros" cannot pad by more samples than there are."""
-    for size, whole in zip(sizes, pads, strict=True):
-        widest = {"reflect": size - 1, "circular": size}.get(layer.padding_mode, max(whole))
-        if max(whole) > widest:
-            raise ArgumentError(
-                f"padding_mode={layer.padding_mode!r} can pad an axis of {size} samples by at most {widest}; "
-                f"kernel_size {layer.kernel_size} with padding={layer.padding!r} may need {max(whole)}: "
-                f"choose a smaller kernel_size or padding_mode='zeros'"
-            )
-
-
-def refuse_torchscript(layer: FlexConvNd) -> NoReturn:
+def refuse_torchscript(layer: nn.Module) -> NoReturn:
     raise UsageError(
         f"{type(layer).__name__} samples its kernel in forward, which TorchScript cannot represent: pass "
         f"flexconv.materialize(model), which has plain convolutions in its place, to torch.jit or torch.onnx, or "

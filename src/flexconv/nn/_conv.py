@@ -14,39 +14,41 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .._arguments import per_axis
 from .._context import autocast_enabled
 from .._registry import has_fast_version
 from ..ops import Padding, Pads, conv_nd, output_size, plain_padding, resolve_padding
-from ._checks import (
-    PADDING_MODES,
-    KernelFactory,
-    check_channels,
-    check_input,
-    check_names,
-    check_padding_fits,
-    make_generator,
-    make_mask,
-    refuse_torchscript,
-)
+from ._checks import KernelFactory, check_channels, check_input, check_names, make_generator, make_mask
 from ._grid import KernelGrid, TapRange, mesh, tap_weights
 from ._half import HALF, computes_in_float16, float16_conv
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
 from ._observed import check_observed, convolve_observed, propagate, with_channels
+from ._padding import check_padding_fits, crop_pads, pad_by_mode
 from ._recompute import recomputed
 from ._sized import SizedKernel
 from .kernels import KernelGenerator
 
 
 class FlexConvNd(SizedKernel):
-    """Base class of `FlexConv1d`, `FlexConv2d` and `FlexConv3d`, for `isinstance` checks."""
+    """Base class of `FlexConv1d`, `FlexConv2d` and `FlexConv3d`, for `isinstance` checks.
+
+    Attributes:
+        generator: the network that makes the kernel.
+        mask: the mask of the kernel, or None.
+        bias: one number per output channel, or None.
+        extent: the current size of the kernel in taps per axis; `kernel_size` is the largest size.
+        taps: the taps (start, stop) per axis that the mask keeps.
+        grid: the coordinates that the kernel is sampled on; `flexconv.at_resolution` replaces them.
+        padding: the padding as given: a name, an int, or one entry per axis.
+        pads: the padding (left, right) per axis in samples, for the whole grid.
+
+    """
 
     dims: ClassVar[int]
     bias: nn.Parameter | None
@@ -155,61 +157,24 @@ class FlexConvNd(SizedKernel):
         window = self.taps if kept else self.window
         pads = self.pads_for(window)
         if self.padding_mode != "zeros":
-            x, pads = self._pad_by_mode(x, pads)
+            check_padding_fits(self, x.shape[2:], self.pads)
+            x, pads = pad_by_mode(x, pads, self.padding_mode)
         if computes_in_float16(x):
             return float16_conv(self, x, self._provider.scaled(self, window), bias, pads)
         dtype = None if autocast_enabled(x.device.type) else x.dtype
         weight = self._provider.kernel(self, window, dtype)
         return conv_nd(self.dims, x, weight, bias, self.stride, pads, self.dilation, self.groups, self.algorithm)
 
-    @property
-    def padding(self) -> Padding:
-        """The padding as given: "same", "causal", "valid", an int, or one entry per axis."""
-        return self.grid.padding
-
-    @property
-    def pads(self) -> Pads:
-        """Padding (left, right) per axis in samples, for the whole grid."""
-        return resolve_padding(self.padding, self.kernel_size, self.dilation)
-
     def pads_for(self, window: Sequence[TapRange]) -> Pads:
         """Padding that keeps a window's taps where they are in the whole grid. Negative padding skips samples."""
-        return tuple(
-            (left - start * dilation, right - (size - stop) * dilation)
-            for (left, right), (start, stop), size, dilation in zip(
-                self.pads, window, self.kernel_size, self.dilation, strict=True
-            )
-        )
-
-    def _pad_by_mode(self, x: torch.Tensor, pads: Pads) -> tuple[torch.Tensor, Pads]:
-        """Pad x by reflection, replication or periodically, and return the negative padding that is left."""
-        check_padding_fits(self, x.shape[2:], self.pads)
-        amounts = [max(0, amount) for pair in reversed(pads) for amount in pair]
-        x = F.pad(x, amounts, mode=PADDING_MODES[self.padding_mode])
-        return x, tuple((min(0, left), min(0, right)) for left, right in pads)
-
-    def _description(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size})"
-
-    def __prepare_scriptable__(self) -> NoReturn:  # called by torch.jit.script
-        refuse_torchscript(self)
-
-    def extra_repr(self) -> str:
-        try:
-            size = "×".join(map(str, self.extent))
-        except ValueError:  # NaN in the mask: a model that has it can still be printed
-            size = "?"
-        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, extent={size}"]
-        defaults = {"stride": (1,) * self.dims, "padding": "same", "dilation": (1,) * self.dims, "groups": 1}
-        defaults |= {"padding_mode": "zeros", "algorithm": "auto", "recompute": False}
-        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
-        return ", ".join(parts + ([] if self.bias is not None else ["bias=False"]))
+        return crop_pads(self.pads, window, self.kernel_size, self.dilation)
 
 
 class FlexConv1d(FlexConvNd):
     """1D convolution that learns the length of its kernel.
 
-    Takes the arguments of `torch.nn.Conv1d`, plus `generator`, `mask` and `algorithm`. The default padding is "same".
+    Takes the arguments of `torch.nn.Conv1d`, plus `generator`, `mask`, `parametrization`, `algorithm` and `recompute`.
+    The default padding is "same".
 
     Shapes: [batch, in_channels, length] → [batch, out_channels, length'], batch optional.
 

@@ -21,15 +21,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .._context import no_autocast
 from ..errors import ArgumentError, ArgumentTypeError, UsageError
 from ..ops import Pads, conv_nd
-from ._checks import PADDING_MODES, check_padding_fits
 from ._grid import filled
 from ._lengths import can_read_values
+from ._padding import check_padding_fits, pad_by_mode
 from ._sized import SizedKernel
 
 if TYPE_CHECKING:
@@ -214,8 +213,7 @@ def propagate(source: Source, seen: torch.Tensor) -> torch.Tensor:
     if mode != "zeros":
         if not frozen:
             check_padding_fits(source, x.shape[2:], source.pads)
-        x = F.pad(x, [max(0, amount) for pair in reversed(pads) for amount in pair], mode=PADDING_MODES[mode])
-        pads = tuple((min(0, left), min(0, right)) for left, right in pads)
+        x, pads = pad_by_mode(x, pads, mode)
     with no_autocast(x.device.type):
         found = conv_nd(x.ndim - 2, x, mask, None, stride, pads, dilation, 1, algorithm)
     # one sample in the middle of the mask is enough, also if the mask has thousands of taps

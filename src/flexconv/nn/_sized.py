@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import nn
 
 from .._arguments import per_axis
-from ..ops import resolve_padding
-from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims
+from ..ops import Padding, Pads, resolve_padding
+from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims, refuse_torchscript
 from ._damping import damping
 from ._extent import Extent, SizeSource
 from ._grid import Axis, KernelGrid, TapRange, origins
@@ -39,6 +39,7 @@ class SizedKernel(nn.Module):
     in_channels: int
     out_channels: int
     groups: int
+    dilation: tuple[int, ...]
     inputs_per_output: int
 
     def __init__(self) -> None:
@@ -110,6 +111,16 @@ class SizedKernel(nn.Module):
         """Number of taps of the grid per axis: the largest size that the kernel can have."""
         return self._grid.size
 
+    @property
+    def padding(self) -> Padding:
+        """The padding as given: "same", "causal", "valid", an int, or one entry per axis."""
+        return self.grid.padding
+
+    @property
+    def pads(self) -> Pads:
+        """Padding (left, right) per axis in samples, for the whole grid."""
+        return resolve_padding(self.padding, self.kernel_size, self.dilation)
+
     # --- the size -----------------------------------------------------------------------------------------------------
 
     @property
@@ -141,9 +152,25 @@ class SizedKernel(nn.Module):
     def _refresh_if_stale(self) -> None:
         self._extent.refresh_if_changed(self.size_source, name=self._description)
 
+    # --- descriptions and refusals ------------------------------------------------------------------------------------
+
     def _description(self) -> str:
         """What tells this layer from others in an error message."""
-        return f"{type(self).__name__}(kernel_size={self.kernel_size})"
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size})"
+
+    def extra_repr(self) -> str:
+        try:
+            size = "×".join(map(str, self.extent))
+        except ValueError:  # NaN in the mask: a model that has it can still be printed
+            size = "?"
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, extent={size}"]
+        defaults = {"stride": (1,) * self.dims, "padding": "same", "dilation": (1,) * self.dims, "groups": 1}
+        defaults |= {"padding_mode": "zeros", "algorithm": "auto", "recompute": False}
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
+        return ", ".join(parts + ([] if self.bias is not None else ["bias=False"]))
+
+    def __prepare_scriptable__(self) -> NoReturn:  # called by torch.jit.script
+        refuse_torchscript(self)
 
     # --- changes that make kept sizes and kernels invalid -------------------------------------------------------------
 
