@@ -76,7 +76,7 @@ def count_direct(problem: Problem) -> OperationCount:
     out, fan_in, *taps = problem.weight
     outputs = math.prod(problem.outputs)
     regime = library_regime(problem)
-    if fan_in > 1:
+    if fan_in > 1 and problem.geometry.groups == 1:
         regime += " aligned" if _is_aligned(problem) else " unaligned"
     return OperationCount(
         regime,
