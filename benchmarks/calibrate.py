@@ -4,15 +4,15 @@
     python -m benchmarks.calibrate measure cuda calibrate_cuda.jsonl                       (100 seconds; --seconds)
     python -m benchmarks.calibrate measure cuda calibrate_depthwise_cuda.jsonl --shapes random depthwise grouped
     python -m benchmarks.calibrate measure cuda held_out_cuda.jsonl --shapes held-out
-    python -m benchmarks.calibrate fit calibrate_cuda.jsonl calibrate_depthwise_cuda.jsonl --check held_out_cuda.jsonl
+    python -m benchmarks.calibrate fit calibrate_cuda.jsonl calibrate_depthwise_cuda.jsonl held_out_cuda.jsonl
 
 With `--out src/flexconv/ops/_calibration_cuda.py` (from the root of the repository), the last one writes the module.
 Use `cpu` in place of `cuda` to calibrate for CPUs (10 minutes on an idle machine). `measure` adds one line of JSON per
 shape, precision and mode to the file, without what is there already, so that it can be interrupted and continued. It
 starts with the shapes of `flexconv bench` and of the networks. On a GPU it times replayed CUDA graphs, which exclude
-the overhead of the host. `fit` also reports how good the selections are, for the shapes of the fit and for those of
-`--check`, which it does not use. `python -m benchmarks.evaluate_auto` reports on the selections of the package as it
-is. `--smoke` measures tiny shapes on any machine.
+the overhead of the host. `fit` does not use the shapes of `held_out_shapes`. It also reports how good the selections
+are, for the shapes of the fit and for those that are held out. `python -m benchmarks.evaluate_auto` reports on the
+selections of the package as it is. `--smoke` measures tiny shapes on any machine.
 """
 
 from __future__ import annotations
@@ -181,16 +181,20 @@ def read_rows(lines: Iterable[str]) -> dict[Mode, dict[str, float]]:
     return dict(rows)
 
 
-def read_samples(lines: Sequence[str]) -> dict[tuple[str, bool], list[Sample]]:
-    """Return measurements by precision and mode. Those of FFTs in float32 are used for half precision, too.
+def read_samples(lines: Sequence[str], *, held_out: bool) -> dict[tuple[str, bool], list[Sample]]:
+    """Return measurements by precision and mode, of the shapes that are held out or of all others.
+
+    Those of FFTs in float32 are used for half precision, too.
 
     Depthwise convolutions on a GPU without a measurement of "toeplitz" are left out. "monarch" was measured for some of
     them only.
     """
     device = json.loads(lines[0])["device"] if lines else "cpu"
-    rows = read_rows(lines)
+    rows, not_for_fits = read_rows(lines), {*held_out_shapes(device)}
     samples = defaultdict(list)
     for (shape, precision, training), row in rows.items():
+        if (shape in not_for_fits) != held_out:
+            continue
         if device == "cuda" and shape.groups == shape.channels > 1 and "toeplitz" not in row:
             continue
         times = {name: 1e6 * ms for name, ms in row.items()}
@@ -239,7 +243,6 @@ def main() -> None:
     measuring.add_argument("--smoke", action="store_true", help="measure tiny shapes, to test that everything runs")
     fitting = commands.add_parser("fit")
     fitting.add_argument("files", type=Path, nargs="+")
-    fitting.add_argument("--check", type=Path, nargs="*", default=[], help="measurements that are not used for the fit")
     fitting.add_argument("--out", type=Path, help="file for the module (default: standard output)")
     arguments = parser.parse_args()
     if arguments.command == "measure":
@@ -254,7 +257,7 @@ def main() -> None:
         with arguments.file.open("a") as sink:
             measure_all(device, shapes, sink, seconds=arguments.seconds or limit, known=known)
         return
-    samples, check = (read_samples(_lines(files)) for files in (arguments.files, arguments.check))
+    samples, check = (read_samples(_lines(arguments.files), held_out=each) for each in (False, True))
     calibrations = {mode: fit_calibration(each) for mode, each in sorted(samples.items())}
     text = module_text(calibrations, [file.as_posix() for file in arguments.files])
     if arguments.out is None:

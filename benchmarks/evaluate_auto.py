@@ -25,11 +25,10 @@ from flexconv.ops._cost_model import Problem
 from flexconv.ops._select import select_for
 
 LOGS = {
-    ("cuda", "fit"): ("calibrate_cuda.jsonl", "calibrate_depthwise_cuda.jsonl"),
-    ("cuda", "held out"): ("held_out_cuda.jsonl",),
-    ("cpu", "fit"): ("calibrate_cpu.jsonl",),
-    ("cpu", "held out"): ("held_out_cpu.jsonl",),
+    "cuda": ("calibrate_cuda.jsonl", "calibrate_depthwise_cuda.jsonl", "held_out_cuda.jsonl"),
+    "cpu": ("calibrate_cpu.jsonl", "held_out_cpu.jsonl"),
 }
+SETS = {"fit": False, "held out": True}
 KINDS = ("dense", "grouped", "depthwise")
 
 
@@ -74,11 +73,11 @@ def summarize(selections: Iterable[Selection]) -> Row:
 def evaluate(folder: Path) -> dict[tuple[str, ...], list[Selection]]:
     """Return the selections by device, set of shapes, precision, mode and kind."""
     found = defaultdict(list)
-    for (device, of), names in LOGS.items():
+    for (device, names), (of, held_out) in itertools.product(LOGS.items(), SETS.items()):
         lines = [
             line for name in names if (folder / name).exists() for line in (folder / name).read_text().splitlines()
         ]
-        for (precision, training), samples in sorted(read_samples(lines).items()):
+        for (precision, training), samples in sorted(read_samples(lines, held_out=held_out).items()):
             for sample in samples:
                 key = device, of, precision, "training" if training else "inference", kind_of(sample.problem)
                 found[key].append(Selection(sample, select_for(sample.problem, training)))
@@ -100,7 +99,7 @@ def report(found: dict[tuple[str, ...], list[Selection]], worst: int = 0) -> str
 
     for key, selections in found.items():
         add(", ".join(key), selections)
-    for device, of in LOGS:
+    for device, of in itertools.product(LOGS, SETS):
         for kind in (*KINDS, ""):
             wanted = [each for key, each in found.items() if key[:2] == (device, of) and kind in ("", key[-1])]
             if wanted:

@@ -14,6 +14,7 @@ from flexconv.ops._select import fastest_algorithm, override_key
 
 MIN_SAMPLES = 8  # measurements per fit of a regime; with fewer, similar regimes are added
 TOLERANCE = 1.1  # a selected algorithm that takes longer than this times the best one needs an override
+MIXINGS = {"dense", "grouped", "depthwise"}
 REPORTED_LIMITS = (1.2, 1.3)
 
 
@@ -60,7 +61,7 @@ def library_regimes(algorithm: str, device: str) -> list[str]:
     """Return all regimes of a direct convolution or an FFT, which must always have coefficients."""
     mixings = "dense", "grouped", "depthwise"
     if algorithm == "direct":
-        mixings = "dense aligned", "dense unaligned", "grouped aligned", "grouped unaligned", "depthwise"
+        mixings = "dense aligned", "dense unaligned", "grouped", "depthwise"
     if device == "cpu":
         return [f"{width}{mixing}" for width, mixing in itertools.product(("", "long ", "wide "), mixings)]
     return [" ".join(words) for words in itertools.product(("1D", "2D", "3D"), ("narrow", "wide"), mixings)]
@@ -69,10 +70,13 @@ def library_regimes(algorithm: str, device: str) -> list[str]:
 def fit_regime(regime: str, known: Sequence[tuple[OperationCount, float]]) -> tuple[float, ...]:
     """Fit the coefficients of a regime to its measurements, or to those of the regimes with the most similar names.
 
-    Depthwise and dense convolutions are not mixed if both were measured.
+    Depthwise, grouped and dense convolutions are not mixed if all of them were measured.
     """
     words, used = {*regime.split()}, [each for each in known if each[0].regime == regime]
-    comparable = [each for each in known if ("depthwise" in each[0].regime) == ("depthwise" in words)] or known
+    mixing = words & MIXINGS
+    comparable = [each for each in known if mixing == MIXINGS & {*each[0].regime.split()}]
+    if len(comparable) < MIN_SAMPLES:
+        comparable = [each for each in known if ("depthwise" in each[0].regime) == ("depthwise" in words)] or known
     for shared in range(len(words), -1, -1):
         if len(used) >= MIN_SAMPLES:
             break
@@ -83,7 +87,7 @@ def fit_regime(regime: str, known: Sequence[tuple[OperationCount, float]]) -> tu
 def fit(counts: Sequence[tuple[float, ...]], nanoseconds: Sequence[float]) -> tuple[float, ...]:
     """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time. Those of zero counts are zero."""
     a, t = np.array(counts), np.array(nanoseconds)
-    counted = a.any(0)
+    counted = [bool(column.any()) for column in a.T]
     a = a[:, counted]
     start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
 

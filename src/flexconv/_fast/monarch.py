@@ -126,8 +126,9 @@ def gradients(
     return _crop_rows(of_x, size), of_weight
 
 
-# Rows of an odd length in half precision are padded by one number. Neighboring rows would otherwise start at addresses
-# that are no multiples of 4 bytes, and the kernels that Triton 3.6 compiles for them read memory of others.
+# Rows of an odd length in half precision are padded by one number. Without it, numbers are loaded one by one, and the
+# kernels for single chunks that Triton 3.6 compiles for that end in illegal memory accesses on an H200, though not in
+# the interpreter. The cause is not known; `benchmarks/odd_rows.py` reproduces it.
 
 
 def _pads_rows(x: torch.Tensor) -> bool:

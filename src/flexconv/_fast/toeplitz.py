@@ -37,8 +37,8 @@ CORRELATE = {2: Launch(64, 4, 3), 4: Launch(32, 4, 4)}
 
 #: launches of the kernels for whole rows of tiles, by the number of tiles in a row and the largest distance between two
 #: of them that have common taps (`python -m benchmarks.tune_depthwise rows`). Others use the kernels for single tiles.
-MULTIPLY_ROWS = {(4, 2): Launch(64, 4, 1), (4, 3): Launch(64, 4, 1)}
-CORRELATE_ROWS = {(4, 2): Launch(64, 4, 1), (4, 3): Launch(64, 4, 1)}
+MULTIPLY_ROWS = {(4, 2): Launch(64, 4, 1)}
+CORRELATE_ROWS = {(4, 2): Launch(64, 4, 1)}
 
 
 class Blocks(NamedTuple):

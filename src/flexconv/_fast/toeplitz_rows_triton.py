@@ -2,7 +2,7 @@
 
 They compute the same sums as `multiply` and `correlate` of `toeplitz_triton.py`, but those of a whole row of N tiles in
 one program. An input tile then meets N output tiles, and a matrix T_o up to N pairs of tiles, while each of them is
-loaded once. The time of products of 64 × 64 numbers is mostly that of loading them.
+loaded once.
 
 REACH is the largest distance between an input tile and an output tile along the row for which there are taps. Offsets
 along the row that have no matrix are zero.

@@ -76,7 +76,7 @@ def count_direct(problem: Problem) -> OperationCount:
     out, fan_in, *taps = problem.weight
     outputs = math.prod(problem.outputs)
     regime = library_regime(problem)
-    if fan_in > 1:
+    if fan_in > 1 and problem.geometry.groups == 1:
         regime += " aligned" if _is_aligned(problem) else " unaligned"
     return OperationCount(
         regime,
@@ -227,7 +227,7 @@ def _channel_mixing(problem: Problem) -> str:
 def _unaligned(problem: Problem, sizes: Sequence[int]) -> int:
     """Return 1 if sizes are no multiples of what is loaded at once in half precision, else 0.
 
-    Products on tensor cores then take 2 to 5 times as long. In full precision, the difference is small.
+    Matrix products in half precision then take several times as long. In full precision, the difference is small.
     """
     return int(problem.precision == "half" and any(size % ROW_ALIGNMENT for size in sizes))
 
