@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from flexconv import FlexConv2d, RotatedGaussianMask, create_model, refresh_extents
+from flexconv import FlexConv1d, FlexConv2d, RotatedGaussianMask, create_model, refresh_extents
 from flexconv._fast import compiled_kernels, compiled_norm, fused_sampler, many_launches
 from flexconv.nn import sample_together
 from tests.conftest import relative_error
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*autograd.*should not be instan
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MAX_NODES = 48  # of one FlexConv, without placeholders; half of them are views
+MAX_NODES = 48  # of one FlexConv of a network, without placeholders; half of them are views
+MAX_NODES_ALONE = 56  # of a FlexConv that has no others to share a group with
 
 
 class Nodes:
@@ -89,18 +90,22 @@ def network(parametrization="paper", **options):
     return net.to(DEVICE)
 
 
-def compare_training(net, x, limit=1e-5, backend=None):
+def compare_training(net, x, limit=1e-5):
     """Check result, gradients and buffers of a compiled network, and return the nodes of its graph."""
-    plain, nodes = copy.deepcopy(net), Nodes()
-    expected = plain(x)
-    found = torch.compile(net, backend=backend or nodes, fullgraph=True)(x)
+    plain, precise, nodes = copy.deepcopy(net), copy.deepcopy(net).double(), Nodes()
+    expected, truth = plain(x), precise(x.double())
+    found = torch.compile(net, backend=nodes, fullgraph=True)(x)
     assert relative_error(found, expected) < limit
     found.square().sum().backward()
     expected.square().sum().backward()
-    for (name, parameter), other in zip(net.named_parameters(), plain.parameters(), strict=True):
-        assert (parameter.grad is None) == (other.grad is None), name
-        if other.grad is not None and other.grad.norm() > 1e-4:  # the gradients of some biases are rounding errors
-            assert relative_error(parameter.grad, other.grad) < 1e-4, name
+    truth.square().sum().backward()
+    exact = dict(precise.named_parameters())
+    for (name, parameter), other in zip(net.named_parameters(), plain.named_parameters(), strict=True):
+        grad, rounded, true = parameter.grad, other[1].grad, exact[name].grad
+        assert (grad is None) == (rounded is None), name
+        if grad is not None and true.norm() > 1e-4:  # the gradients of biases before norms are zero
+            # some are small differences of large numbers, also in the plain version
+            assert relative_error(grad, true) < max(1e-4, 3 * relative_error(rounded, true)), name
     for (name, buffer), other in zip(net.named_buffers(), plain.buffers(), strict=True):
         assert relative_error(buffer.double(), other.double()) < limit, name
     return nodes
@@ -193,14 +198,15 @@ def test_compiled_norms_leave_out_the_bias(monkeypatch, name):
     else:
         net = network_of_sequences()
         x = torch.randn(4, 3, 24, device=DEVICE)
-    nodes = compare_training(net, x)
-    assert not any("batch_norm" in str(node.target) for graph in nodes.graphs for node in graph)
+    compare_training(net, x)
+    layers = [module for module in net.modules() if isinstance(module, FlexConv1d | FlexConv2d)]
+    assert not any(layer.bias.grad.any() for layer in layers)
 
 
 def network_of_sequences():
     torch.manual_seed(0)
     shape = {"in_channels": 3, "num_classes": 4, "length": 24, "widths": [4, 6], "dropout": 0.0}
-    return create_model("flextcn", **shape, algorithm="dft", parametrization="paper").to(DEVICE)
+    return create_model("flextcn2", **shape, algorithm="dft", parametrization="paper").to(DEVICE)
 
 
 @pytest.mark.usefixtures("supported")
@@ -241,7 +247,7 @@ def test_a_layer_is_a_bounded_number_of_nodes(parametrization, algorithm):
     assert y.shape == (2, 4, 16, 16)
     (graph,) = nodes.graphs
     assert nodes.count("sample_features") == nodes.count("apply_mask") == 1
-    assert len(graph) <= MAX_NODES, [str(node.target) for node in graph]
+    assert len(graph) <= MAX_NODES_ALONE, " ".join(str(node.target) for node in graph)
 
 
 @pytest.mark.usefixtures("plain_launches")

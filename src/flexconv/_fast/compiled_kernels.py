@@ -64,6 +64,8 @@ class KernelGroup:
 
         def compute() -> Sequence[torch.Tensor]:
             joined = torch.ops.flexconv.mix_maps(self.weights, self.biases, self.bases.shape[-1], dtype)
+            if len(self.shapes) == 1:
+                return [joined]
             return joined.split([math.prod(shape) for shape in self.shapes])
 
         return self._once(("mixes", str(dtype)), compute)[index].unflatten(0, self.shapes[index])
@@ -208,8 +210,11 @@ def _sample(layers: Sequence[FlexConvNd], window: Sequence[TapRange]) -> KernelG
             )
         bases = F.pad(bases, (0, -bases.shape[-1] % ALIGNMENT))
         own = [output.own_map(dtype) for output in outputs]  # type: ignore[union-attr]
-        weights = torch.ops.flexconv.join([weight for weight, _ in own]).view(-1, hidden)
-        biases = torch.ops.flexconv.join([bias for _, bias in own])
+        if number == 1:
+            weights, biases = own[0]
+        else:
+            weights = torch.ops.flexconv.join([weight for weight, _ in own]).view(-1, hidden)
+            biases = torch.ops.flexconv.join([bias for _, bias in own])
     shapes = [(layer.out_channels, layer.inputs_per_output) for layer in layers]
     return KernelGroup(bases.view(number, *sizes, bases.shape[-1]), weights, biases, shapes)
 

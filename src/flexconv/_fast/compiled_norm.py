@@ -8,12 +8,12 @@ by step it is rounding noise, which Adam turns into a random walk.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .._hooks import hooks_of
 from .._registry import provide
 from ..nn import FlexConv1d, FlexConv2d
-from .batch_norm import batch_norm
 from .blocks import is_plain_batch_norm
 
 
@@ -34,20 +34,19 @@ def compiled_conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor) -> tor
         return NotImplemented
     if hooks_of(conv) or not is_plain_batch_norm(norm) or x.ndim != conv.dims + 2:
         return NotImplemented
-    y = conv._convolve(x, None)
-    number = y.shape[0] * y[0, 0].numel()
-    if number <= 1:
-        return NotImplemented
     assert norm.running_mean is not None
-    assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
-    y, mean, variance = batch_norm(y, norm.weight, norm.bias + 0.0 * conv.bias, norm.eps)
-    with torch.no_grad():
+    if norm.momentum == 1:
+        return NotImplemented
+    with torch.no_grad():  # before the norm, which keeps its running mean for the backward pass
         norm.num_batches_tracked.add_(1)
-        norm.running_mean.lerp_((mean + conv.bias).to(norm.running_mean.dtype), norm.momentum)
-        norm.running_var.lerp_((variance * (number / (number - 1))).to(norm.running_var.dtype), norm.momentum)
-    return y
+        bias = conv.bias.to(norm.running_mean.dtype)
+        norm.running_mean.add_(bias, alpha=norm.momentum / (1 - norm.momentum))  # times 1 − momentum in the norm
+    y = conv._convolve(x, None)
+    shift = norm.bias + 0.0 * conv.bias
+    statistics = norm.running_mean, norm.running_var
+    return F.batch_norm(y, *statistics, norm.weight, shift, training=True, momentum=norm.momentum, eps=norm.eps)
 
 
 provide("models.conv_norm", conv_norm)
