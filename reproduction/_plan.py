@@ -45,8 +45,7 @@ _SEPARABLE = (
 _NARROW = tuple(
     f"sepflexnet-character-trajectories/{v}narrow" for v in ("", "missing-30-", "missing-50-", "missing-70-")
 )
-_CHOICES = ("quick", "quick-train-features-wide")
-_CHOICES += tuple(f"quick-{v}" for v in ("wide", "per-channel", "train-features", "glu", "small-kernel"))
+_CHOICES = ("quick", "quick-wider-band", "quick-per-channel", "quick-glu", "quick-small-kernel", "quick-fixed-features")
 _CHOICES += ("quick-high-frequencies",)
 
 
@@ -85,7 +84,9 @@ WANTED = (
     ),
     Wanted("SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
     Wanted("SepFlexNet, its choices on a validation part", tuple(f"sepflexnet-scifar10/{v}" for v in _CHOICES)),
-    Wanted("SepFlexNet, sequential CIFAR-10, three seeds", ("sepflexnet-scifar10",), 3),
+    Wanted(
+        "SepFlexNet, sequential CIFAR-10, three seeds", ("sepflexnet-scifar10", "sepflexnet-scifar10/wider-band"), 3
+    ),
     Wanted("SepFlexNet, CharacterTrajectories on a CPU, three seeds", _NARROW, 3),
     Wanted("SepFlexNet, other tasks", tuple(f"sepflexnet-{task}" for task in _SEPARABLE)),
 )
