@@ -1,12 +1,16 @@
 """Evaluate `algorithm="auto"` on logged times: how much slower is the selected algorithm than the best one?
 
-    python -m benchmarks.evaluate_auto [--worst N]
+    python -m benchmarks.evaluate_auto [--worst N] [--folds N]
 
 Reads the logs of `benchmarks.calibrate` in results/bench and prints one row per device, precision, mode, kind of
 convolution and set of shapes: those of the fit, and held-out ones that no fit uses. "within 1.1" is the share of shapes
 for which the selected algorithm takes at most 1.1 times as long as the best measured one. Shapes for which the selected
 algorithm was not measured count as misses and are listed in the column "unknown". Selections are those of captured and
 compiled code, which does not count the time of the host. `--worst` lists the worst selections.
+
+`--folds` is for changes of the cost model, for which held-out shapes must not be used. It evaluates the model by
+cross-validation in place of the package: the shapes of the fit are divided into N parts at random, and selections for
+one part are made by a fit to the others.
 """
 
 from __future__ import annotations
@@ -14,15 +18,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import random
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.calibrate import read_samples
-from benchmarks.fit_cost_model import TOLERANCE, Sample
+from benchmarks.fit_cost_model import TOLERANCE, Sample, fit_calibration
 from flexconv.ops._cost_model import Problem
-from flexconv.ops._select import select_for
+from flexconv.ops._select import fastest_algorithm, select_for
 
 LOGS = {
     "cuda": ("calibrate_cuda.jsonl", "calibrate_depthwise_cuda.jsonl", "held_out_cuda.jsonl"),
@@ -74,14 +79,39 @@ def evaluate(folder: Path) -> dict[tuple[str, ...], list[Selection]]:
     """Return the selections by device, set of shapes, precision, mode and kind."""
     found = defaultdict(list)
     for (device, names), (of, held_out) in itertools.product(LOGS.items(), SETS.items()):
-        lines = [
-            line for name in names if (folder / name).exists() for line in (folder / name).read_text().splitlines()
-        ]
-        for (precision, training), samples in sorted(read_samples(lines, held_out=held_out).items()):
+        for (precision, training), samples in _samples(folder, names, held_out=held_out):
             for sample in samples:
                 key = device, of, precision, "training" if training else "inference", kind_of(sample.problem)
                 found[key].append(Selection(sample, select_for(sample.problem, training)))
     return dict(found)
+
+
+def cross_validate(folder: Path, folds: int, seed: int = 0) -> dict[tuple[str, ...], list[Selection]]:
+    """Return the selections for all shapes of the fits, each by a fit to the other parts, with keys as `evaluate`."""
+    found = defaultdict(list)
+    for device, names in LOGS.items():
+        modes = _samples(folder, names, held_out=False)
+        shapes = sorted({_shape(sample) for _, samples in modes for sample in samples})
+        random.Random(seed).shuffle(shapes)
+        part_of = {shape: number % folds for number, shape in enumerate(shapes)}
+        for ((precision, training), samples), part in itertools.product(modes, range(folds)):
+            calibration = fit_calibration([sample for sample in samples if part_of[_shape(sample)] != part])
+            for sample in samples:
+                if part_of[_shape(sample)] == part:
+                    mode = "training" if training else "inference"
+                    key = device, "cross-validation", precision, mode, kind_of(sample.problem)
+                    found[key].append(Selection(sample, fastest_algorithm(calibration, sample.problem)))
+    return dict(found)
+
+
+def _samples(folder: Path, names: Iterable[str], *, held_out: bool) -> list[tuple[tuple[str, bool], list[Sample]]]:
+    """Return the logged measurements by precision and mode."""
+    lines = [line for name in names if (folder / name).exists() for line in (folder / name).read_text().splitlines()]
+    return sorted(read_samples(lines, held_out=held_out).items())
+
+
+def _shape(sample: Sample) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return sample.problem.x, sample.problem.weight
 
 
 def report(found: dict[tuple[str, ...], list[Selection]], worst: int = 0) -> str:
@@ -99,14 +129,14 @@ def report(found: dict[tuple[str, ...], list[Selection]], worst: int = 0) -> str
 
     for key, selections in found.items():
         add(", ".join(key), selections)
-    for device, of in itertools.product(LOGS, SETS):
+    for device, of in dict.fromkeys((key[0], key[1]) for key in found):
         for kind in (*KINDS, ""):
             wanted = [each for key, each in found.items() if key[:2] == (device, of) and kind in ("", key[-1])]
             if wanted:
                 title = f"{device}, {of}, all modes" + (f", {kind}" if kind else "")
                 selections = [*itertools.chain(*wanted)]
-                problems = {(each.sample.problem.x, each.sample.problem.weight) for each in selections}
-                add(f"{title} ({len(problems)} shapes)", selections)
+                shapes = {_shape(each.sample) for each in selections}
+                add(f"{title} ({len(shapes)} shapes)", selections)
     return "\n".join(lines)
 
 
@@ -115,8 +145,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=Path, default=Path("results/bench"))
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the N worst selections of each row")
+    parser.add_argument("--folds", type=int, metavar="N", help="evaluate the model by cross-validation with N parts")
     arguments = parser.parse_args()
-    print(report(evaluate(arguments.logs), arguments.worst))
+    found = cross_validate(arguments.logs, arguments.folds) if arguments.folds else evaluate(arguments.logs)
+    print(report(found, arguments.worst))
 
 
 if __name__ == "__main__":

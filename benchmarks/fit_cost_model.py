@@ -16,6 +16,7 @@ MIN_SAMPLES = 8  # measurements per fit of a regime; with fewer, similar regimes
 TOLERANCE = 1.1  # a selected algorithm that takes longer than this times the best one needs an override
 MIXINGS = {"dense", "grouped", "depthwise"}
 REPORTED_LIMITS = (1.2, 1.3)
+LINE_LENGTH = 120  # of generated modules
 
 
 class Sample(NamedTuple):
@@ -126,19 +127,31 @@ def _module_lines(calibrations: Mapping[tuple[str, bool], Calibration], sources:
     yield '"""Coefficients fitted to these measurements, see `_cost_model.py`.\n'
     yield from sources
     yield '"""'
-    yield "\nfrom __future__ import annotations\n"
+    yield "\n# fmt: off\nfrom __future__ import annotations\n"
     yield "COEFFICIENTS: dict[tuple[str, bool], dict[str, dict[str, tuple[float, ...]]]] = {"
     for (precision, training), each in calibrations.items():
         yield f'    ("{precision}", {training}): {{'
         for name, regimes in each.coefficients.items():
             yield f'        "{name}": {{'
-            yield from (f'            "{regime}": {coefficients},' for regime, coefficients in regimes.items())
+            entries = [f'"{regime}": {coefficients},' for regime, coefficients in regimes.items()]
+            yield from _filled_lines(entries, indent=12)
             yield "        },"
         yield "    },"
     yield "}\n\nOVERRIDES: dict[tuple[str, bool], dict[tuple[int, ...], str]] = {"
     for (precision, training), each in calibrations.items():
         if each.overrides:
             yield f'    ("{precision}", {training}): {{'
-            yield from (f'        {key}: "{name}",' for key, name in sorted(each.overrides.items()))
+            yield from _filled_lines([f'{key}: "{name}",' for key, name in sorted(each.overrides.items())], indent=8)
             yield "    },"
     yield "}"
+
+
+def _filled_lines(entries: Sequence[str], indent: int) -> Iterator[str]:
+    """Distribute the entries of a dictionary over as few lines as possible, in order."""
+    line = ""
+    for entry in entries:
+        if line and indent + len(line) + 1 + len(entry) > LINE_LENGTH:
+            yield " " * indent + line
+            line = ""
+        line += f" {entry}" if line else entry
+    yield " " * indent + line

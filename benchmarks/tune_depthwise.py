@@ -3,10 +3,9 @@
     python -m benchmarks.tune_depthwise [monarch] [images] [rows] [errors]
 
 `monarch` times sequences and images by Monarch transforms, `images` the Toeplitz products in 2D, and `rows` those of
-whole rows of tiles, next to those of single tiles; it prints the best choices last. For each kernel, some
-launches are tried while all others keep their values in `flexconv._fast`; the fastest is marked. `errors` compares the
-results of `monarch` with float64. Times are milliseconds in bf16, as replayed CUDA graphs. Compiling takes most of the
-time of the program: about a minute each.
+whole rows of tiles, next to those of single tiles. For each kernel, some launches are tried while all others keep their
+values in `flexconv._fast`; the fastest is marked. `errors` compares the results of `monarch` with float64. Times are
+milliseconds in bf16, as replayed CUDA graphs. Compiling takes most of the time of the program: about a minute each.
 """
 
 from __future__ import annotations
@@ -166,36 +165,23 @@ def tune_images() -> None:
 
 
 def tune_rows() -> None:
-    """Time the kernels for rows of tiles, and all passes with and without the best of them."""
-    usual = dict(toeplitz.MULTIPLY_ROWS), dict(toeplitz.CORRELATE_ROWS)
+    """Time the kernel for rows of tiles, and all passes with and without the best launch of it."""
     lines = []
     for shape, taps in ROW_CASES:
         x = torch.randn(shape, device=CUDA, dtype=torch.bfloat16)
         w = torch.randn(shape[1], taps, taps, device=CUDA, dtype=torch.bfloat16) / taps
         pads = ((taps // 2, taps // 2),) * 2
         tiles = toeplitz._cut(x.shape[2:], w.shape[1:], pads)
-        key = tiles.inputs[1], toeplitz._reach(tiles)
-        forward = partial(toeplitz.convolve, x, w, None, pads)
-        of_weight = partial(toeplitz.weight_gradient, x, x, pads, w.shape[1:])
+        forward, passes = partial(toeplitz.convolve, x, w, None, pads), partial(_both_passes, x, w, pads)
         print(*shape, taps, tiles)
         report("  packing", [("x", partial(toeplitz.make_blocks, x, tiles.shape))])
-        best = []
-        for title, launches, call in (
-            ("forward", toeplitz.MULTIPLY_ROWS, forward),
-            ("of weight", toeplitz.CORRELATE_ROWS, of_weight),
-        ):
-            tried = [(str(tuple(each)), partial(_with, launches, key, each, call)) for each in ROWS]
-            times = report(f"  {title}", [("single tiles", partial(_with, launches, key, None, call)), *tried])
-            names = {str(tuple(each)): each for each in ROWS}
-            best.append(names.get(min(times, key=lambda name: times[name])))
-        passes = partial(_both_passes, x, w, pads)
-        for name, (multiply, correlate) in (("single tiles", (None, None)), ("the best", best)):
-            toeplitz.MULTIPLY_ROWS[key], toeplitz.CORRELATE_ROWS[key] = multiply, correlate  # pyright: ignore
-            ms = measure({name: as_in_training(passes, CUDA)}, CUDA, seconds=0.03)[name].ms
-            chosen = f" (MULTIPLY_ROWS[{key}] = {multiply}, CORRELATE_ROWS[{key}] = {correlate})" if multiply else ""
-            lines.append(f"{shape}, {taps} taps, forward and backward with {name}: {ms:.4f} ms{chosen}")
-    toeplitz.MULTIPLY_ROWS.update(usual[0])
-    toeplitz.CORRELATE_ROWS.update(usual[1])
+        tried = {"single tiles": None, **{str(tuple(each)): each for each in ROWS}}
+        with_launch = partial(_with, toeplitz.MULTIPLY_ROWS, (tiles.inputs[1], toeplitz._reach(tiles)))
+        times = report("  forward", ((name, partial(with_launch, each, forward)) for name, each in tried.items()))
+        for name in dict.fromkeys(("single tiles", min(times, key=times.__getitem__))):
+            call = as_in_training(partial(with_launch, tried[name], passes), CUDA)
+            ms = measure({name: call}, CUDA, seconds=0.03)[name].ms
+            lines.append(f"{shape}, {taps} taps, forward and backward with {name}: {ms:.4f} ms")
     print(*lines, sep="\n")
 
 

@@ -12,8 +12,10 @@ pytest.importorskip("scipy")
 
 from benchmarks.calibrate import SHAPES, measure_all, read_rows
 from benchmarks.calibration_shapes import SMOKE, Shape, held_out_shapes
-from benchmarks.evaluate_auto import KINDS, Selection, evaluate, kind_of, summarize
-from benchmarks.fit_cost_model import Sample, fit
+from benchmarks.evaluate_auto import KINDS, Selection, cross_validate, evaluate, kind_of, summarize
+from benchmarks.fit_cost_model import Sample, fit, module_text
+from flexconv.ops import _calibration_cpu, _calibration_cuda
+from flexconv.ops._cost_model import Calibration
 
 LOGS = Path(__file__).parents[1] / "results" / "bench"
 
@@ -78,6 +80,29 @@ def test_fit_ignores_counts_that_are_always_zero():
     assert unused == 0.0
     assert math.isclose(constant, 100.0, rel_tol=0.05)
     assert math.isclose(slope, 0.01, rel_tol=0.05)
+
+
+def test_cross_validation_selects_for_every_shape_once(tmp_path):
+    shapes = [Shape(1, 2, 8, size, 5, groups) for size in range(20, 30) for groups in (1, 2)]
+    lines = [
+        json.dumps({**shape._asdict(), "device": "cpu", "training": False, "direct": shape.size, "fft": 100.0})
+        for shape in shapes
+    ]
+    (tmp_path / "calibrate_cpu.jsonl").write_text("\n".join(lines))
+    found = cross_validate(tmp_path, folds=3)
+    assert {key[-1]: len(selections) for key, selections in found.items()} == {"dense": 10, "grouped": 10}
+    selections = [each for selections in found.values() for each in selections]
+    assert {each.sample.problem for each in selections} == {shape.problem("cpu", "full") for shape in shapes}
+    assert {each.name for each in selections} == {"direct"}
+
+
+@pytest.mark.parametrize("module", [_calibration_cpu, _calibration_cuda], ids=["cpu", "cuda"])
+def test_calibration_modules_are_as_written_by_a_fit(module):
+    tables = {mode: Calibration(each, module.OVERRIDES.get(mode, {})) for mode, each in module.COEFFICIENTS.items()}
+    sources = module.__doc__.split()[-2 if module is _calibration_cpu else -3 :]
+    text = module_text(tables, sources)
+    assert text == Path(module.__file__).read_text()
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_selections_on_logged_shapes():

@@ -35,10 +35,9 @@ class Launch(NamedTuple):
 MULTIPLY = {2: Launch(64, 4, 3), 4: Launch(64, 4, 3)}  # by the bytes of a number
 CORRELATE = {2: Launch(64, 4, 3), 4: Launch(32, 4, 4)}
 
-#: launches of the kernels for whole rows of tiles, by the number of tiles in a row and the largest distance between two
-#: of them that have common taps (`python -m benchmarks.tune_depthwise rows`). Others use the kernels for single tiles.
-MULTIPLY_ROWS = {(4, 2): Launch(64, 4, 1)}
-CORRELATE_ROWS = {(4, 2): Launch(64, 4, 1)}
+#: launches of the kernel for whole rows of tiles, by the number of tiles in a row and the largest distance between two
+#: of them that have common taps (`python -m benchmarks.tune_depthwise rows`). Others use the kernel for single tiles.
+MULTIPLY_ROWS = {(4, 1): Launch(64, 4, 3), (4, 2): Launch(64, 4, 3)}
 
 
 class Blocks(NamedTuple):
@@ -86,10 +85,6 @@ def weight_gradient(
     offsets = math.prod(tiles.offsets)
     steps = -(-batch * math.prod(tiles.outputs) // rows)
     splits = max(1, min(-(-PROGRAMS // (offsets * channels)), steps // 8))
-    wide = _launch_for_rows(CORRELATE_ROWS, tiles, x)
-    if wide is not None:
-        most = -(-batch // wide.rows) * tiles.outputs[0] // 2
-        splits = max(1, min(-(-PROGRAMS // (tiles.offsets[0] * channels)), most))
     shape, inputs, outputs, first, count = _three_axes(tiles)
     number = math.prod(taps)
     three = (*(1,) * (3 - len(taps)), *taps)
@@ -97,14 +92,11 @@ def weight_gradient(
     dims = len(taps)
     sums = x.new_empty(splits, channels, offsets, 2**dims, TILE, dtype=torch.float32)
     with torch.cuda.device_of(x):
-        if wide is not None:
-            _correlate_rows(of_x, of_grad, sums, batch, tiles, wide)
-        else:
-            kernels.correlate[(offsets, channels, splits)](
-                of_x.data, of_grad.data, sums, batch, channels, *outputs, *inputs, *first, *count, splits,
-                of_x.channel, of_x.tile, of_x.sample, of_grad.channel, of_grad.tile, of_grad.sample,
-                dims, *shape, ROWS=rows, PRECISION=_precision(x), num_warps=warps, num_stages=stages,
-            )  # fmt: skip
+        kernels.correlate[(offsets, channels, splits)](
+            of_x.data, of_grad.data, sums, batch, channels, *outputs, *inputs, *first, *count, splits,
+            of_x.channel, of_x.tile, of_x.sample, of_grad.channel, of_grad.tile, of_grad.sample,
+            dims, *shape, ROWS=rows, PRECISION=_precision(x), num_warps=warps, num_stages=stages,
+        )  # fmt: skip
         kernels.add_diagonals[(-(-number // TAPS), channels)](
             sums, found, channels, number, three[1], three[2], *first, *count, *left, splits,
             dims, *shape, TAPS=TAPS, num_warps=4,
@@ -169,7 +161,7 @@ def _multiply(
     ones = 3 - len(size)
     lefts, taps = (*(0,) * ones, *left), (*(1,) * ones, *weight.shape[1:])
     offsets = math.prod(tiles.offsets)
-    wide = _launch_for_rows(MULTIPLY_ROWS, tiles, y)
+    wide = _launch_for_rows(tiles, y)
     for start, stop in _parts(channels, offsets * TILE * TILE * y.element_size()):
         matrices = y.new_empty(stop - start, offsets, TILE, TILE)
         with torch.cuda.device_of(y):
@@ -191,11 +183,11 @@ def _multiply(
             )  # fmt: skip
 
 
-def _launch_for_rows(launches: dict[tuple[int, int], Launch], tiles: Tiles, x: torch.Tensor) -> Launch | None:
-    """How to launch the kernels for whole rows of tiles, or None if those for single tiles should be used."""
-    if len(tiles.shape) != 2 or x.element_size() != 2 or tiles.inputs[1] != tiles.outputs[1]:
+def _launch_for_rows(tiles: Tiles, y: torch.Tensor) -> Launch | None:
+    """How to launch the kernel for whole rows of tiles, or None if that for single tiles should be used."""
+    if len(tiles.shape) != 2 or y.element_size() != 2 or tiles.inputs[1] != tiles.outputs[1]:
         return None
-    return launches.get((tiles.inputs[1], _reach(tiles)))
+    return MULTIPLY_ROWS.get((tiles.inputs[1], _reach(tiles)))
 
 
 def _reach(tiles: Tiles) -> int:
@@ -223,18 +215,6 @@ def _multiply_rows(
         *tiles.offsets, *_units(size)[1:], blocks.channel, blocks.tile, parts, *tiles.shape, _unit(size),
         N=tiles.inputs[1], REACH=_reach(tiles), ROWS=launch.rows, WHOLE=batch % launch.rows == 0, BIAS=bias is not None,
         num_warps=launch.warps, num_stages=launch.stages,
-    )  # fmt: skip
-
-
-def _correlate_rows(x: Blocks, grad: Blocks, sums: torch.Tensor, batch: int, tiles: Tiles, launch: Launch) -> None:
-    """Fill sums [splits, channels, offsets, 4, 64]."""
-    from . import toeplitz_rows_triton as kernels
-
-    splits, channels = sums.shape[:2]
-    kernels.correlate_rows[(tiles.offsets[0], channels, splits)](
-        x.data, grad.data, sums, batch, channels, tiles.outputs[0], tiles.inputs[0], *tiles.first, *tiles.offsets,
-        splits, x.channel, x.tile, grad.channel, grad.tile, *tiles.shape, N=tiles.inputs[1], REACH=_reach(tiles),
-        ROWS=launch.rows, WHOLE=batch % launch.rows == 0, num_warps=launch.warps, num_stages=launch.stages,
     )  # fmt: skip
 
 

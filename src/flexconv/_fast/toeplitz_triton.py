@@ -158,26 +158,6 @@ def multiply(
     tl.store(y + place_y, total.to(y.dtype.element_ty), mask=inside_y & (row < rows)[:, None])
 
 
-@triton.jit
-def _store_diagonals(
-    total, sums, number, inside, D: tl.constexpr, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr
-):
-    """Store the sums over the diagonals of a matrix as the given entry of `sums`, see `correlate`, if it is inside."""
-    r, p = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    q0 = _position(r, T1, T2, 0) + _position(p, T1, T2, 0)
-    q1 = _position(r, T1, T2, 1) + _position(p, T1, T2, 1)
-    q2 = _position(r, T1, T2, 2) + _position(p, T1, T2, 2)
-    skewed = tl.gather(total, (q0 % T0 * T1 + q1 % T1) * T2 + q2 % T2, 0)
-    sums += number * (2**D * TILE) + tl.arange(0, TILE)
-    wraps = tl.where(q2 >= T2, 1, 0)
-    if D > 1:
-        wraps += tl.where(q1 >= T1, 2, 0)
-    if D > 2:
-        wraps += tl.where(q0 >= T0, 4, 0)
-    for w in tl.static_range(2**D):
-        tl.store(sums + w * TILE, tl.sum(tl.where(wraps == w, skewed, 0.0), 1), mask=inside)
-
-
 @triton.jit(do_not_specialize=COUNTS)
 def correlate(
     x, grad, sums, batch, channels, out0, out1, out2, in0, in1, in2, first0, first1, first2, count0, count1, count2,
@@ -221,8 +201,20 @@ def correlate(
         values = tl.load(x_places + place_x, mask=inside, other=0.0)
         total = tl.dot(tl.trans(values), g, total, input_precision=PRECISION)
 
+    r, p = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    q0 = _position(r, T1, T2, 0) + _position(p, T1, T2, 0)
+    q1 = _position(r, T1, T2, 1) + _position(p, T1, T2, 1)
+    q2 = _position(r, T1, T2, 2) + _position(p, T1, T2, 2)
+    skewed = tl.gather(total, (q0 % T0 * T1 + q1 % T1) * T2 + q2 % T2, 0)
     number = (split * channels + channel) * (count0 * count1 * count2) + offset
-    _store_diagonals(total, sums, number, True, D, T0, T1, T2)
+    sums += number * (2**D * TILE) + tl.arange(0, TILE)
+    wraps = tl.where(q2 >= T2, 1, 0)
+    if D > 1:
+        wraps += tl.where(q1 >= T1, 2, 0)
+    if D > 2:
+        wraps += tl.where(q0 >= T0, 4, 0)
+    for w in tl.static_range(2**D):
+        tl.store(sums + w * TILE, tl.sum(tl.where(wraps == w, skewed, 0.0), 1))
 
 
 @triton.jit(do_not_specialize=COUNTS)

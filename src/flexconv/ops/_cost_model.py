@@ -26,6 +26,7 @@ WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower cod
 FACTORED_SPECTRUM = 0.2  # cost of a kernel's spectrum from those of its basis functions, relative to a transform
 MIN_BATCH, MIN_CHANNELS, CHANNELS_LAST_TAPS = 8, 16, range(5, 10)  # see `channels_last_is_faster`
 ROW_ALIGNMENT = 8  # numbers in half precision that are loaded at once
+CHANNEL_TILE = 16  # channels of a group are counted in multiples of this number
 CHANNEL_ALIGNMENT = {"cuda": 8, "cpu": 16}  # tensor cores and vector units process channels in such multiples
 
 
@@ -71,25 +72,36 @@ def estimate_times(calibration: Calibration, problem: Problem) -> dict[str, floa
 
 
 def count_direct(problem: Problem) -> OperationCount:
-    """Count multiplications, elements read and written, and products that are added to one output."""
+    """Count multiplications, elements read and written, and products that are added to one output.
+
+    For several groups of channels, multiplications are counted again, with the channels of a group rounded up to whole
+    tiles: libraries are much slower for groups of few channels.
+    """
     batch, channels, *size = problem.x
     out, fan_in, *taps = problem.weight
-    outputs = math.prod(problem.outputs)
+    outputs, groups = math.prod(problem.outputs), problem.geometry.groups
     regime = library_regime(problem)
-    if fan_in > 1 and problem.geometry.groups == 1:
+    if fan_in > 1 and groups == 1:
         regime += " aligned" if _is_aligned(problem) else " unaligned"
+    tiles = 0
+    if fan_in > 1 and groups > 1:
+        tiles = groups * -(-(out // groups) // CHANNEL_TILE) * -(-fan_in // CHANNEL_TILE)
     return OperationCount(
         regime,
         (
             batch * out * fan_in * outputs * math.prod(taps),
             batch * (channels * math.prod(size) + out * outputs),
             fan_in * math.prod(taps),
+            batch * tiles * CHANNEL_TILE**2 * outputs * math.prod(taps),
         ),
     )
 
 
 def count_fft(problem: Problem) -> OperationCount:
-    """Count points × log₂ points of all transforms, multiplications of spectra, and points of all transforms."""
+    """Count points × log₂ points of all transforms, multiplications of spectra, and points of all transforms.
+
+    The last count is the number of matrix products that mix channels: one per frequency and group.
+    """
     batch, channels, *size = problem.x
     out, fan_in, *taps = problem.weight
     lengths = circular_lengths(tuple(size), tuple(taps), problem.geometry.pads, problem.geometry.dilation)
@@ -98,9 +110,10 @@ def count_fft(problem: Problem) -> OperationCount:
     pairs = out * fan_in
     kernels = pairs if problem.rank is None else problem.rank + FACTORED_SPECTRUM * pairs
     transforms = batch * (channels + out) + kernels
+    products = problem.geometry.groups * freqs if fan_in > 1 else 0
     return OperationCount(
         library_regime(problem),
-        (transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points),
+        (transforms * points * math.log2(max(points, 2)), batch * pairs * freqs, transforms * points, products),
     )
 
 
