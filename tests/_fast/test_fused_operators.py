@@ -197,9 +197,23 @@ def test_compiled_norms_leave_out_the_bias(monkeypatch, name):
     else:
         net = network_of_sequences()
         x = torch.randn(4, 3, 24, device=DEVICE)
-    compare_training(net, x)
+    nodes = compare_training(net, x)
+    targets = [str(node.target) for graph in nodes.graphs for node in graph]
+    assert sum("_foreach_add_" in target for target in targets) == 1  # all counts of batches
     layers = [module for module in net.modules() if isinstance(module, FlexConv1d | FlexConv2d)]
     assert not any(layer.bias.grad.any() for layer in layers)
+
+
+@needs_triton
+@pytest.mark.usefixtures("supported")
+def test_a_norm_that_is_used_twice_counts_two_batches(monkeypatch):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    net = network()
+    net.blocks[0].norm2 = net.blocks[0].norm1
+    compare_training(net, torch.randn(4, 3, 8, 8, device=DEVICE))
+    assert net.blocks[0].norm1.num_batches_tracked == 2
+    assert net.stem_norm.num_batches_tracked == 1
+    assert compiled_norm.batch_counts.norms is None
 
 
 def network_of_sequences():

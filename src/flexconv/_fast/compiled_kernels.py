@@ -26,6 +26,7 @@ from ..nn._crop import smallest_intervals
 from ..nn._grid import Axis, filled
 from ..ops import FactoredKernel
 from . import fused_sampler as fused
+from .compiled_norm import batch_counts
 from .layer_support import has_shared_factors
 
 ALIGNMENT = 8  # basis functions are padded to a multiple of this number, as products in half precision need it
@@ -233,13 +234,14 @@ def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Together:
-    """A context in which the kernels of a module's layers have been sampled on entry."""
+    """A context in which the kernels of a module's layers have been sampled on entry. Norms count batches on exit."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.prepared: list[FlexConvNd] = []
 
     def __enter__(self) -> None:
+        self.counted_before = batch_counts.begin()
         groups: list[tuple[Any, list[FlexConvNd]]] = []
         for layer in self.module.modules():
             if isinstance(layer, FlexConvNd) and _can_be_sampled(layer):
@@ -254,6 +256,7 @@ class _Together:
                     self.prepared.append(layer)
 
     def __exit__(self, *_: object) -> None:
+        batch_counts.finish(self.counted_before)
         for layer in self.prepared:
             layer._provider.prepared = None
 
