@@ -175,7 +175,8 @@ def write_profile(found: Any, device: str, path: str) -> None:
 def counts(found: Any, device: str) -> dict[str, Any]:
     """Kernels per step, the ten that take the longest, and the ten most frequent operations of the host."""
     averages = found.key_averages()
-    kernels = [event for event in averages if event.device_type != torch.autograd.DeviceType.CPU]
+    on_device = [event for event in averages if event.device_type != torch.autograd.DeviceType.CPU]
+    kernels = [event for event in on_device if not event.is_user_annotation]  # spans of kernels that are also listed
     if device == "cpu":
         kernels = averages
     time_of = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"

@@ -59,7 +59,7 @@ class FakeGraph(RunsOnce, TorchDispatchMode):
         if self.recorded:
             self.recorded = False
             return
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # what was recorded includes its conversions
             for func, args, kwargs, outputs in self.operations:
                 for output, new in zip(outputs, pytree.tree_leaves(func(*args, **kwargs)), strict=True):
                     if isinstance(output, torch.Tensor) and output.data_ptr() != new.data_ptr():

@@ -246,9 +246,7 @@ class CapturedStep(TrainStep[P, R]):
         args, kwargs = pytree.tree_unflatten(inputs, call.spec)
         gradients = CapturedGradients(self._parameters())
         graph = self.recorder()
-        torch.clear_autocast_cache()  # a weight that was converted before the capture would stay the same forever
         outputs = self._run(graph.record, args, kwargs, capturing=True)
-        torch.clear_autocast_cache()
         for output in pytree.tree_leaves(outputs):
             if isinstance(output, torch.Tensor) and output.device != device:
                 raise UsageError(
@@ -299,10 +297,15 @@ class CapturedStep(TrainStep[P, R]):
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
-        """Inside, optimizer steps can be captured."""
+        """Inside, optimizer steps can be captured, and weights are converted as they are now.
+
+        Within an autocast context of the caller, torch would convert them once and use the result in all later steps.
+        """
         with contextlib.ExitStack() as stack:
             for each in self._capturable:
                 stack.enter_context(each.ready())
+            torch.clear_autocast_cache()
+            stack.callback(torch.clear_autocast_cache)
             with constant_rates(self.optimizers):
                 yield
 

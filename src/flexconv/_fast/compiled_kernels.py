@@ -21,11 +21,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .._context import exporting, no_autocast
 from .._matmul import matmul
 from .._registry import provide
-from ..nn import FlexConvNd, TapRange
+from ..nn import Affine, FlexConvNd, TapRange
 from ..nn._crop import smallest_intervals
 from ..nn._grid import Axis, filled
 from ..ops import FactoredKernel
 from . import fused_sampler as fused
+from .compiled_norm import batch_counts
 from .layer_support import has_shared_factors
 
 ALIGNMENT = 8  # basis functions are padded to a multiple of this number, as products in half precision need it
@@ -57,7 +58,7 @@ class KernelGroup:
 
     def basis(self, index: int, dtype: torch.dtype) -> torch.Tensor:
         """The basis of one kernel [*sizes, rank]."""
-        return self._once(("bases", str(dtype)), lambda: self.bases.to(dtype).unbind())[index]
+        return self._once(("bases", str(dtype)), lambda: _converted(self.bases, dtype).unbind())[index]
 
     def mix(self, index: int, dtype: torch.dtype) -> torch.Tensor:
         """The output map of one kernel [out, in/groups, rank]."""
@@ -75,11 +76,11 @@ class KernelGroup:
         number = len(self.shapes)
 
         def compute() -> Sequence[torch.Tensor]:
-            columns = self.bases.movedim(0, -2).flatten(-2).to(dtype)  # [*sizes, (layer, rank)]
-            return function(columns).split(self.bases.shape[-1], -1)
+            columns = self.bases.movedim(0, -2).flatten(-2)  # [*sizes, (layer, rank)]
+            return function(_converted(columns, dtype)).split(self.bases.shape[-1], -1)
 
         if number == 1:
-            return self._once(key, lambda: [function(self.bases[0].to(dtype))])[0]
+            return self._once(key, lambda: [function(_converted(self.bases[0], dtype))])[0]
         return self._once(key, compute)[index]
 
     def narrow(self, axis: int, start: int, length: int) -> KernelGroup:
@@ -194,39 +195,53 @@ def _sample(layers: Sequence[FlexConvNd], window: Sequence[TapRange]) -> KernelG
         features: list[torch.Tensor] = []
         for layer in layers:
             features += [each for each in fused.feature_tensors(layer.generator) if each is not None]  # type: ignore[union-attr]
-        packed = torch.ops.flexconv.join(features).view(number, -1)
+        packed = torch.ops.flexconv.join(features, number)
         bases, _ = torch.ops.flexconv.sample_features(lines, sizes, packed, kind)
         outputs = [layer.generator.output_map for layer in layers]
         if outputs[0].basis is not None:  # type: ignore[union-attr]
-            maps = torch.ops.flexconv.join([output.basis for output in outputs])  # type: ignore[union-attr]
-            bases = matmul(bases, maps.view(number, hidden + 1, hidden + 1).mT)
+            maps: list[torch.Tensor] = [output.basis for output in outputs]  # type: ignore[misc, union-attr]
+            joined = maps[0] if number == 1 else torch.ops.flexconv.join(maps, number).view(number, *maps[0].shape)
+            bases = matmul(bases, joined.mT)
         if settings is not None:
             masks: list[torch.Tensor] = []
             for layer in layers:
                 masks += layer.mask.size_parameters()  # type: ignore[union-attr]
-            packed = torch.ops.flexconv.join(masks).view(number, -1)
+            packed = torch.ops.flexconv.join(masks, number)
             bases = torch.ops.flexconv.apply_mask(
                 bases, lines, limits, sizes, packed, damping, settings.form, settings.rotated, settings.reach
             )
         bases = F.pad(bases, (0, -bases.shape[-1] % ALIGNMENT))
-        own = [output.own_map(dtype) for output in outputs]  # type: ignore[union-attr]
+        own = [_own_map(output, dtype) for output in outputs]  # type: ignore[arg-type]
         if number == 1:
             weights, biases = own[0]
         else:
-            weights = torch.ops.flexconv.join([weight for weight, _ in own]).view(-1, hidden)
-            biases = torch.ops.flexconv.join([bias for _, bias in own])
+            biases = torch.ops.flexconv.join([bias for _, bias in own], 1).view(-1)
+            weights = torch.ops.flexconv.join([weight for weight, _ in own], len(biases))
     shapes = [(layer.out_channels, layer.inputs_per_output) for layer in layers]
     return KernelGroup(bases.view(number, *sizes, bases.shape[-1]), weights, biases, shapes)
 
 
+def _own_map(output: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """`output.own_map(dtype)`, without nodes if it is a pair of parameters."""
+    if output.weight_norm or output.bias.dtype != dtype:
+        return output.own_map(dtype)
+    return output.weight, output.bias
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor.to(dtype)`, which is a node of a graph even if it does nothing."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 class _Together:
-    """A context in which the kernels of a module's layers have been sampled on entry."""
+    """A context in which the kernels of a module's layers have been sampled on entry. Norms count batches on exit."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.prepared: list[FlexConvNd] = []
 
     def __enter__(self) -> None:
+        self.counted_before = batch_counts.begin()
         groups: list[tuple[Any, list[FlexConvNd]]] = []
         for layer in self.module.modules():
             if isinstance(layer, FlexConvNd) and _can_be_sampled(layer):
@@ -241,6 +256,7 @@ class _Together:
                     self.prepared.append(layer)
 
     def __exit__(self, *_: object) -> None:
+        batch_counts.finish(self.counted_before)
         for layer in self.prepared:
             layer._provider.prepared = None
 

@@ -7,6 +7,8 @@ by step it is rounding noise, which Adam turns into a random walk.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -15,6 +17,39 @@ from .._hooks import hooks_of
 from .._registry import provide
 from ..nn import FlexConv1d, FlexConv2d
 from .blocks import is_plain_batch_norm
+
+
+class _BatchCounts:
+    """Norms whose batch is counted at the end of `nn.sample_together`, in one launch for all. None outside of it."""
+
+    def __init__(self) -> None:
+        self.norms: list[nn.BatchNorm1d | nn.BatchNorm2d] | None = None
+
+    def count(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        """Count the batch of a norm now or later."""
+        if self.norms is not None and not any(norm is other for other in self.norms):
+            self.norms.append(norm)
+        else:  # a norm that is used twice counts twice
+            _add_one([norm])
+
+    def begin(self) -> list[nn.BatchNorm1d | nn.BatchNorm2d] | None:
+        """Count later from now on. Returns what `finish` needs."""
+        before, self.norms = self.norms, []
+        return before
+
+    def finish(self, before: list[nn.BatchNorm1d | nn.BatchNorm2d] | None) -> None:
+        """Count the batches since `begin`."""
+        norms, self.norms = self.norms, before
+        if norms:
+            _add_one(norms)
+
+
+def _add_one(norms: Sequence[nn.BatchNorm1d | nn.BatchNorm2d]) -> None:
+    counts = [norm.num_batches_tracked for norm in norms]
+    torch._foreach_add_(counts, 1)  # type: ignore[arg-type]  (none is None in a norm that tracks its statistics)
+
+
+batch_counts = _BatchCounts()
 
 
 def conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
@@ -35,18 +70,20 @@ def compiled_conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor) -> tor
     if hooks_of(conv) or not is_plain_batch_norm(norm) or x.ndim != conv.dims + 2:
         return NotImplemented
     assert norm.running_mean is not None
-    assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
     if norm.momentum == 1:
         return NotImplemented
-    with torch.no_grad():  # before the norm, which keeps its running mean for the backward pass
-        norm.num_batches_tracked.add_(1)
-        bias = conv.bias.to(norm.running_mean.dtype)
-        norm.running_mean.add_(bias, alpha=norm.momentum / (1 - norm.momentum))  # times 1 − momentum in the norm
+    batch_counts.count(norm)
+    share = norm.momentum / (1 - norm.momentum)  # of the bias, which the norm multiplies by 1 − momentum
+    with torch.no_grad():  # a copy, because the norm keeps its running mean for the backward pass
+        mean = torch.add(norm.running_mean, conv.bias, alpha=share).to(norm.running_mean.dtype)
     y = conv._convolve(x, None)
     shift = norm.bias + 0.0 * conv.bias
-    statistics = norm.running_mean, norm.running_var
-    return F.batch_norm(y, *statistics, norm.weight, shift, training=True, momentum=norm.momentum, eps=norm.eps)
+    statistics = mean, norm.running_var
+    y = F.batch_norm(y, *statistics, norm.weight, shift, training=True, momentum=norm.momentum, eps=norm.eps)
+    with torch.no_grad():
+        norm.running_mean.copy_(mean)
+    return y
 
 
 provide("models.conv_norm", conv_norm)
