@@ -49,9 +49,11 @@ FILES = {
     "bench/calibrate_depthwise_cuda.jsonl": "the same for depthwise, grouped and random shapes",
     "bench/held_out_cuda.jsonl": "the same for random shapes that are not used for the fit",
     "bench/held_out_cpu.jsonl": "the same on a CPU",
-    "bench/evaluate_auto.txt": "selections of `auto` beside the best algorithm: `python -m benchmarks.evaluate_auto --worst 5`",
+    "bench/evaluate_auto.txt": "selections of `auto` beside the best algorithms: "
+    "`python -m benchmarks.evaluate_auto --worst 5`",
     "bench/cross_validate_auto.txt": "the same by cross-validation: `python -m benchmarks.evaluate_auto --folds 8`",
-    "bench/depthwise_h200.txt": "depthwise convolutions: `python -m benchmarks.depthwise`, `benchmarks.tune_depthwise`, `benchmarks.odd_rows`",
+    "bench/depthwise_h200.txt": "depthwise convolutions by every algorithm: `python -m benchmarks.depthwise`, "
+    "their launches: `python -m benchmarks.tune_depthwise`, and errors for odd rows: `python -m benchmarks.odd_rows`",
     "bench/inference_h200.txt": "inference with one image on a GPU: `python -m benchmarks.inference`",
     "bench/tune_h200.txt": "choices of GPU kernels, one by one: `python -m benchmarks.tune_gpu`",
     "bench/tune_fit_h200.txt": "the same for fits: `python -m benchmarks.tune_fit`",
