@@ -38,6 +38,7 @@ from flexconv.train import build_recipe, train
 torch.set_num_threads(1)
 model = {"name": "flexnet3", "widths": [3], "generator_options": {"hidden": 4}, "dropout": 0.2}
 tree = {"model": model, "data": {"name": "digits", "augment": True}, "epochs": 1, "batch_size": 200}
+tree["optim"] = {"name": "sgd", "lr": 0.05}  # Adam would amplify rounding errors of small gradients
 results = train(build_recipe({**tree, "engine": sys.argv[2]}), sys.argv[1], plots=False)
 assert results["engine"] == "eager"
 print(results["test_loss"])
@@ -75,7 +76,7 @@ def test_trains_to_the_same_loss_without_it(without_fast, tmp_path):
     """The losses differ by rounding."""
     loss = run({**os.environ, "PYTHONPATH": str(SOURCE.parent)}, "-c", TRAIN, str(tmp_path / "with"), "eager")
     without = run(without_fast, "-c", TRAIN, str(tmp_path / "without"), "compiled")
-    assert float(without) == pytest.approx(float(loss), rel=1e-3)
+    assert float(without) == pytest.approx(float(loss), rel=1e-5)
 
 
 @pytest.mark.timeout(600)
