@@ -1,6 +1,6 @@
 """The bandwidth of a trained network, and its accuracy at other resolutions.
 
-    python -m benchmarks.bandwidth RUN [--root DATA] [--split validation] [--device cuda] [--json FILE]
+    python -m benchmarks.bandwidth RUN [--root DATA] [--split validation] [--device cuda] [--batches 50] [--json FILE]
 
 RUN is a run folder or the name of a trained network. Prints two tables as Markdown: for every FlexConv the measured
 energy beyond the Nyquist frequency of its grid and the part of it that costs accuracy (`flexconv.spectrum`), and the
@@ -31,7 +31,7 @@ from flexconv.summary import summarize
 
 SCALES = (0.5, 0.75, 1.0, 1.5, 2.0)
 MUCH = 0.01  # the largest energy beyond the Nyquist frequency that a network of this family should have
-BATCHES = 50  # for recalibration
+BATCHES = 50
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -135,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--batches", type=int, default=BATCHES, help="training batches for recalibration")
     parser.add_argument("--json", type=Path, default=None)
     given = parser.parse_args(arguments)
     model, recipe, splits = load_with_data(given.run, None, given.root)
@@ -150,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(model: nn.Module, splits: DataSplits, split: Split, recipe: Any, given: argparse.Namespace) -> dict[str, Any]:
     augment = None if recipe is None else recipe.data.augmentation
     settings: dict[str, Any] = {"augment": augment, "device": given.device, "batch_size": given.batch_size}
+    settings["batches"] = given.batches
     if getattr(model, "mask_channel", False):
         print("Inputs of which samples are missing cannot be resized: only the trained resolution is measured.\n")
         settings["scales"] = (1.0,)
