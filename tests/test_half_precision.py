@@ -347,7 +347,7 @@ def test_output_beyond_float16_raises():
 
 def test_compiler_does_not_remove_the_check_of_outputs():
     layer, _ = make_layer()
-    compiled = torch.compile(lambda y: _half._as_float16(y, layer), fullgraph=True)
+    compiled = torch.compile(lambda y: _half.as_float16(y, layer), fullgraph=True)
     assert compiled(torch.tensor([-65519.0, 2.0])).tolist() == [-65504, 2]
     with pytest.raises(RuntimeError, match="float16"):
         compiled(torch.tensor([-65520.0, 2.0]))

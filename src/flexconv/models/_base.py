@@ -17,6 +17,7 @@ from .._arguments import per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import Convert, FlexConvNd, check_float16, converted_dtype
 from ..norm_scale import move_scale_to_norms
+from ._half import NormsInFloat32
 from ._inputs import Inputs
 
 #: size arguments of networks, and what kind of data they are for
@@ -65,10 +66,11 @@ class Model(nn.Module):
         """Convert the network. In float16, norms take over the scale of the kernels; see `move_scale_to_norms`."""
         if converted_dtype(fn, torch.float32) == torch.float16:
             move_scale_to_norms(self)
-            layers = (module for module in self.modules() if isinstance(module, FlexConvNd))
-            inside = {id(p) for layer in layers for p in layer.parameters()}  # which the layers check by themselves
+            apart = [module for module in self.modules() if isinstance(module, FlexConvNd)]  # check by themselves
+            apart += [n for module in self.modules() if isinstance(module, NormsInFloat32) for n in module.norms_in_float32()]
+            known = {id(t) for module in apart for t in itertools.chain(module.parameters(), module.buffers())}
             for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
-                if id(tensor) not in inside:
+                if id(tensor) not in known:
                     check_float16(name, tensor)
         return super()._apply(fn, recurse)
 

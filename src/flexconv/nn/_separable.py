@@ -25,12 +25,12 @@ from ._conv import FlexConv1d, FlexConv2d, FlexConv3d, FlexConvNd
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
 from ._observed import FillsMissing, FrozenNeighbors, check_observed
+from ._pointwise import POINTWISE_CONVS
 from .kernels import KernelGenerator, MAGNet
 
 SMALL_HIDDEN = 16  # most features of the generator of the small branch; more than there are taps would cancel out
 
 _FLEXCONVS: dict[int, type[FlexConvNd]] = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class SeparableFlexConvNd(FillsMissing):
@@ -84,7 +84,7 @@ class SeparableFlexConvNd(FillsMissing):
                 )
             few = functools.partial(MAGNet, hidden=min(SMALL_HIDDEN, math.prod(taps)))
             self.small = make(kernel_size=taps, bias=False, generator=few, mask=None)
-        self.pointwise = _CONVOLUTIONS[self.dims](in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
+        self.pointwise = POINTWISE_CONVS[self.dims](in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
         self.neighbors: FrozenNeighbors | None = None  # in a copy whose depthwise part is a plain convolution
 
     @property
