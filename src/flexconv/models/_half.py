@@ -18,20 +18,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .._context import autocast_enabled
 from ..nn import Convert, converted_dtype, in_float32
 
+NORMS = (_BatchNorm, nn.GroupNorm)
+
 
 class NormsInFloat32(nn.Module):
     """A module whose norms stay in float32 when it is converted to float16. bfloat16 has the range of float32."""
 
-    def norms_in_float32(self) -> list[nn.Module]:
-        return [child for child in self.children() if isinstance(child, _BatchNorm | nn.GroupNorm)]
-
-    def _apply(self: Self, fn: Convert, recurse: bool = True) -> Self:
+    def _apply(self, fn: Convert, recurse: bool = True) -> Self:
         if not recurse or converted_dtype(fn, torch.float32) != torch.float16:
             return super()._apply(fn, recurse)
-        norms = self.norms_in_float32()
         for child in self.children():
-            child._apply(in_float32(fn) if child in norms else fn)
+            child._apply(in_float32(fn) if isinstance(child, NORMS) else fn)
         return super()._apply(fn, recurse=False)
+
+
+def norms_in_float32(network: nn.Module) -> list[nn.Module]:
+    """The norms of a network that stay in float32 when it is converted to float16."""
+    parents = (module for module in network.modules() if isinstance(module, NormsInFloat32))
+    return [child for parent in parents for child in parent.children() if isinstance(child, NORMS)]
 
 
 def norm_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
@@ -40,9 +44,9 @@ def norm_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
 
 
 def is_converted(conv: nn.Module, x: torch.Tensor) -> bool:
-    """Whether a network with this convolution was converted to float16, as its input x was, and runs without autocast."""
-    ours = next(conv.parameters()).dtype
-    return x.dtype == ours == torch.float16 and not autocast_enabled(x.device.type)
+    """Whether x and the network that `conv` belongs to were both converted to float16. Not under autocast."""
+    both = x.dtype == next(conv.parameters()).dtype == torch.float16
+    return both and not autocast_enabled(x.device.type)
 
 
 def sums_in_float32(x: torch.Tensor, converted: bool) -> AbstractContextManager[object]:

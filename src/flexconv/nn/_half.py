@@ -149,10 +149,11 @@ def as_float16(y: torch.Tensor, layer: nn.Module) -> torch.Tensor:
         largest = y.detach().abs().amax()
         if can_read_values(largest):
             if _overflows(largest):
+                name = f"{type(layer).__name__}({layer.extra_repr()})"
                 raise PrecisionError(
-                    f"{type(layer).__name__}({layer.extra_repr()}) has outputs up to {largest.item():.3g}, which float16 cannot represent "
-                    f"(at most {FLOAT16_MAX:g}): use bfloat16 or torch.autocast, or call "
-                    f"flexconv.move_scale_to_norms(model) before .half() if a norm follows the layer"
+                    f"{name} has outputs up to {largest.item():.3g}, which float16 cannot represent (at most "
+                    f"{FLOAT16_MAX:g}): use bfloat16 or torch.autocast, or call flexconv.move_scale_to_norms(model) "
+                    f"before .half() if a norm follows the layer"
                 )
         elif torch.compiler.is_compiling() or readable(largest):  # readable, but not while a CUDA graph is captured
             torch._assert_async(~_overflows(largest), "a layer has outputs that float16 cannot represent")

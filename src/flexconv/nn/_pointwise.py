@@ -6,13 +6,21 @@ between, so that they may be much larger than float16 can represent.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
 
 from .._context import autocast_enabled, exporting, no_autocast
-from ._half import as_float16, computes_in_float16, float16_conv, scale_kernel
+from ._half import (
+    Convert,
+    as_float16,
+    check_float16,
+    computes_in_float16,
+    converted_dtype,
+    float16_conv,
+    scale_kernel,
+)
 
 
 class PointwiseConvNd(nn.modules.conv._ConvNd):
@@ -39,6 +47,12 @@ class PointwiseConvNd(nn.modules.conv._ConvNd):
             y = self._conv_forward(input.float(), self.weight.float(), bias)  # type: ignore[operator]
         return y if autocast else as_float16(y, self)
 
+    def _apply(self, fn: Convert, recurse: bool = True) -> Self:
+        if converted_dtype(fn, torch.float32) == torch.float16:
+            for name, parameter in self.named_parameters(recurse=False):
+                check_float16(f"the {name} of {type(self).__name__}({self.extra_repr()})", parameter)
+        return super()._apply(fn, recurse)
+
 
 class PointwiseConv1d(PointwiseConvNd, nn.Conv1d):
     dims = 1
@@ -52,4 +66,4 @@ class PointwiseConv3d(PointwiseConvNd, nn.Conv3d):
     dims = 3
 
 
-POINTWISE_CONVS: dict[int, type[PointwiseConvNd]] = {1: PointwiseConv1d, 2: PointwiseConv2d, 3: PointwiseConv3d}
+POINTWISE_CONVS = {1: PointwiseConv1d, 2: PointwiseConv2d, 3: PointwiseConv3d}

@@ -130,6 +130,11 @@ class SeparableFlexConvNd(FillsMissing):
             )
         return self.depthwise
 
+    def conv_norm_pairs(self) -> list[tuple[tuple[nn.Module, ...], nn.Module]]:
+        """The pair for `flexconv.move_scale_to_norms`: the 1×1 convolution takes over the scale of the kernels."""
+        kernels = (self.depthwise,) if self.small is None else (self.depthwise, self.small)
+        return [(kernels, self.pointwise)]
+
     def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         y = self.depthwise(x)
         return self.pointwise(y if self.small is None else y + self.small(x))
