@@ -26,7 +26,7 @@ from flexconv import (
 from flexconv.errors import PrecisionError
 from flexconv.export import export, load_conv
 from flexconv.models import FlexNet, FlexTCN, SepFlexNet
-from flexconv.nn import POINTWISE_CONVS, FlexConvNd, _half
+from flexconv.nn import FlexConvNd, _half
 from flexconv.norm_scale import scale_norms_for_evaluation
 from tests.conftest import mentions, relative_error
 
@@ -485,36 +485,6 @@ def test_nan_and_infinity_are_not_taken_for_an_overflow():
     x[0, 0, 5, 5] = float("nan")
     x[1, 0, 5, 5] = float("inf")
     assert layer.half()(x.half()).isnan().any()
-
-
-@scales
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_pointwise_convolutions_of_any_scale(dims, scale):
-    torch.manual_seed(0)
-    conv, x = POINTWISE_CONVS[dims](3, 5, 1), torch.randn(2, 3, *[4] * dims)
-    with torch.no_grad():
-        for p in conv.parameters():
-            p.mul_(scale)
-    truth = conv(x)
-    with torch.autocast("cpu", BFLOAT):
-        assert conv(x).dtype == BFLOAT
-    with torch.autocast("cpu", HALF):
-        for given in (x, x.half(), x[0]):  # also without a batch
-            result = conv(given)
-            assert result.dtype == torch.float32
-            assert relative_error(result, truth if given.ndim == x.ndim else truth[0]) < ROUNDING[HALF]
-    result.square().mean().backward()
-    assert all(p.grad.isfinite().all() for p in conv.parameters())
-    if scale == 1:
-        low = copy.deepcopy(conv).half()
-        assert relative_error(low(x.half()).float(), truth) < ROUNDING[HALF]
-        with pytest.raises(PrecisionError, match=mentions("PointwiseConv", "float16", "65504")):
-            low(torch.full_like(x, 3e4).half() * nn.init.ones_(low.weight)[0])
-        with pytest.raises(RuntimeError):  # of torch: the dtypes differ
-            conv(x.half())
-        nn.init.constant_(conv.weight, 1e5)
-        with pytest.raises(PrecisionError, match=mentions("weight", "PointwiseConv", "float16")):
-            conv.half()
 
 
 def test_bias_beyond_float16_raises():
