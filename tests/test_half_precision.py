@@ -15,6 +15,7 @@ from flexconv import (
     FlexConv1d,
     FlexConv2d,
     FlexConv3d,
+    SeparableFlexConv1d,
     Streaming,
     from_pretrained,
     list_pretrained,
@@ -24,8 +25,9 @@ from flexconv import (
 )
 from flexconv.errors import PrecisionError
 from flexconv.export import export, load_conv
-from flexconv.models import FlexNet, FlexTCN
+from flexconv.models import FlexNet, FlexTCN, SepFlexNet
 from flexconv.nn import FlexConvNd, _half
+from flexconv.norm_scale import scale_norms_for_evaluation
 from tests.conftest import mentions, relative_error
 
 HALF, BFLOAT = torch.float16, torch.bfloat16
@@ -224,6 +226,131 @@ def test_large_kernels_before_norms(norm, compiled):
                 assert relative_error(run(given).float(), truth) < TOLERANCE[HALF]
 
 
+def trained_sepflexnet(dims=1, **options):
+    """A SepFlexNet with large kernels, whose sums of blocks exceed 65504 as well, and inputs for it."""
+    torch.manual_seed(0)
+    size, shape = {1: ({"length": 20}, [20]), 2: ({"image_size": 8}, [8, 8])}[dims]
+    model = SepFlexNet(in_channels=2, num_classes=3, width=4, depth=2, **size, **options)
+    for layer in model.modules():
+        if isinstance(layer, FlexConvNd):
+            enlarge(layer, 1e5)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mix.weight.mul_(1e3)
+        for _ in range(50):
+            model.train()(torch.randn(8, 2, *shape))
+    return model.eval(), torch.randn(4, 2, *shape)
+
+
+@torch.no_grad()
+def assert_works_in_float16(model, x, tolerance=4e-3, **others):
+    truth, converted = model(x, **others), copy.deepcopy(model).half()
+    results = [converted(x.half(), **others)]
+    assert results[0].dtype == HALF
+    with torch.autocast("cpu", HALF):
+        results.append(model(x, **others))
+    if "lengths" not in others:
+        plain = materialize(model)
+        assert relative_error(plain(x, **others), truth) < 1e-5
+        with torch.autocast("cpu", HALF):
+            results.append(plain(x, **others))
+        results.append(plain.half()(x.half(), **others))
+    for result in results:
+        assert relative_error(result.float(), truth) < tolerance
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "layer"}, {"small_kernel": 3}, {"readout": "every"}])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_large_residual_sums(dims, options):
+    model, x = trained_sepflexnet(dims, **options)
+    sums = []
+    model.norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
+    model(x)
+    assert sums[0].abs().max() > FLOAT16_MAX
+    model.norm._forward_pre_hooks.clear()
+    assert_works_in_float16(model, x)
+
+
+def test_large_residual_sums_of_gated_blocks():
+    model, x = trained_sepflexnet(mix="glu", norm="layer")
+    assert_works_in_float16(model, x, 2e-2)  # the gates of so large sums depend on rounding
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("lengths", [None, [20, 12, 5, 1]])
+def test_large_residual_sums_of_some_positions(lengths, missing):
+    model, x = trained_sepflexnet(readout="last")
+    others = {"observed": torch.rand(4, 20) > 0.3} if missing else {}
+    if missing:
+        others["observed"][:, 0] = True
+    if lengths is not None:
+        others["lengths"] = torch.tensor(lengths)
+    assert_works_in_float16(model, x, **others)
+
+
+def test_large_residual_sums_of_compiled_and_streamed_networks():
+    model, x = trained_sepflexnet(readout="last")
+    low = copy.deepcopy(model).half()
+    with torch.no_grad():
+        truth = model(x)
+        compiled = torch.compile(low, fullgraph=True, backend="aot_eager")(x.half())
+        assert relative_error(compiled.float(), truth) < TOLERANCE[HALF]
+        with torch.autocast("cpu", HALF):
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+        assert relative_error(compiled.float(), truth) < TOLERANCE[HALF]
+    stream = Streaming(copy.deepcopy(low))
+    for chunk in x.half().split([7, 1, 12], -1):
+        result = stream(chunk)
+    assert result.dtype == HALF
+    assert relative_error(result.float(), truth) < TOLERANCE[HALF]
+
+
+def test_float16_network_with_residual_sums_trains_and_is_saved(tmp_path):
+    model, x = trained_sepflexnet()
+    model.half().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(3):
+        losses.append(F.cross_entropy(model(x.half()).float(), torch.tensor([0, 1, 2, 0])))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    assert all(p.isfinite().all() for p in model.parameters())
+    save_pretrained(model.eval(), tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert loaded.norm.weight.dtype == loaded.stem_norm.running_var.dtype == torch.float32
+    assert torch.equal(loaded(x.half()), model(x.half()))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_network_with_residual_sums_is_made_in_float16(device):
+    options = {"in_channels": 2, "num_classes": 3, "length": 20, "width": 4, "depth": 1, "device": device}
+    for model in (SepFlexNet(**options, dtype=HALF), SepFlexNet(**options).half()):
+        norms = [model.stem_norm, model.blocks[0].norm, model.norm]
+        assert {norm.weight.dtype for norm in norms} == {torch.float32}
+        assert {p.dtype for p in (model.head.weight, model.stem.pointwise.weight, model.blocks[0].mix.bias)} == {HALF}
+        assert model.eval()(torch.zeros(1, 2, 20, device=device, dtype=HALF)).dtype == HALF
+    with pytest.raises(TypeError, match=mentions("float32", "float16")):
+        model(torch.zeros(1, 2, 20, device=device))
+    assert {p.dtype for p in model.bfloat16().norm.parameters()} == {BFLOAT}
+
+
+def test_features_beyond_float16_raise():
+    model, x = trained_sepflexnet()
+    nn.init.constant_(model.norm.weight, 1e7)
+    with pytest.raises(PrecisionError, match=mentions("BatchNorm1d", "float16", "bfloat16")):
+        model.half()(x.half())
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_float16_file_of_a_network_with_large_residual_sums(format, tmp_path):  # noqa: A002
+    pytest.importorskip("onnxruntime")
+    model, _ = trained_sepflexnet()
+    report = export(model, tmp_path / f"half.{format}", shape=(2, 2, 20), half=True)
+    assert report.quantization_error < 1e-2
+
+
 def test_streamed_network_in_float16():
     name = "flextcn6-smnist"
     x = batch(name).half()
@@ -347,7 +474,7 @@ def test_output_beyond_float16_raises():
 
 def test_compiler_does_not_remove_the_check_of_outputs():
     layer, _ = make_layer()
-    compiled = torch.compile(lambda y: _half._as_float16(y, layer), fullgraph=True)
+    compiled = torch.compile(lambda y: _half.as_float16(y, layer), fullgraph=True)
     assert compiled(torch.tensor([-65519.0, 2.0])).tolist() == [-65504, 2]
     with pytest.raises(RuntimeError, match="float16"):
         compiled(torch.tensor([-65520.0, 2.0]))
@@ -433,6 +560,48 @@ def test_moves_the_scale_of_consecutive_modules(layer, norm):
     assert kernel.abs().max() < 300
     assert move_scale_to_norms(model) == []  # nothing is left to do
     assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
+
+
+@pytest.mark.parametrize("small", [None, 3])
+@pytest.mark.parametrize("materialized", [False, True])
+def test_moves_the_scale_of_separable_convolutions(small, materialized):
+    torch.manual_seed(0)
+    model = nn.Sequential(SeparableFlexConv1d(2, 3, 9, small_kernel=small), nn.BatchNorm1d(3))
+    first = model[0]
+    for layer in (first.depthwise, first.small):
+        if layer is not None:
+            enlarge(layer, 1e6)
+    trained(model, (8, 2, 20))
+    x = torch.randn(2, 2, 20)
+    truth = model(x)
+    if materialized:
+        model = materialize(model)
+        first = model[0]
+        kernel = first.depthwise.weight
+    else:
+        assert set(move_scale_to_norms(model)) >= {"0.depthwise", "0.pointwise"}
+        kernel = first.depthwise.kernel()
+    assert kernel.abs().max() < 300
+    assert model[1].running_var.max() < 64**2
+    assert relative_error(model(x), truth) < 1e-5
+    assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
+
+
+def test_norms_are_scaled_for_evaluation_only():
+    norm = nn.BatchNorm1d(3).eval()
+    norm.running_var.copy_(torch.tensor([1.0, 1e6, 1e9]))
+    norm.running_mean.copy_(torch.tensor([1.0, 1e3, 1e4]))
+    model, x = nn.Sequential(FlexConv1d(2, 3, 9), nn.ReLU(), norm).eval(), 1e4 * torch.randn(2, 3, 20)
+    state, truth = copy.deepcopy(norm.state_dict()), norm(x)
+    assert all(torch.equal(t, state[n]) for n, t in materialize(model)[2].state_dict().items())
+    scale_norms_for_evaluation(model)
+    assert norm.running_var.max() < FLOAT16_MAX
+    assert norm.running_var[0] == norm.weight[0] == 1
+    torch.testing.assert_close(norm(x), truth)
+    norm.running_var.fill_(1e6)
+    model.train()
+    scale_norms_for_evaluation(model)
+    assert norm.running_var[0] == 1e6
 
 
 def test_pairs_of_own_networks_are_given():

@@ -48,7 +48,8 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
     `lengths`.
 
     Large kernels are divided by powers of two together with the statistics of the norms behind them, as
-    `flexconv.move_scale_to_norms` does, so that the result can be converted to float16.
+    `flexconv.move_scale_to_norms` does, so that the result can be converted to float16. In a separable convolution, the
+    1×1 convolution takes over the scale of the kernels.
     """
     source = model if scale is None else at_resolution(model, scale, copy=False)
     if not any(isinstance(module, FlexConvNd) for module in source.modules()):

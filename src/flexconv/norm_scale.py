@@ -2,7 +2,8 @@
 
 A norm divides its input by its standard deviation, so the scale of the convolution before it does not matter to the
 result. Nothing keeps it small in training: kernels of trained networks reach 60000, and variances 10¹¹. float16 ends at
-65504. Here kernel, bias and running statistics are divided by the same powers of two, which is exact.
+65504. Here kernel, bias and running statistics are divided by the same powers of two, which is exact. The scale of a
+depthwise convolution can move into the 1×1 convolution behind it in the same way, and from there into a norm.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import torch
 from torch import nn
@@ -19,12 +20,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from ._hooks import hooks_of
 from .errors import ArgumentTypeError
-from .nn import FlexConvNd
+from .nn import FLOAT16_MAX, FlexConvNd, PointwiseConvNd, SeparableFlexConvNd
 
 LARGEST_STD = 64.0  # of the input of a norm: smaller ones are left as they are
 SMALLEST_STD = 16.0  # after the division: the variance is so large that the norm's eps, 1e-5, makes no difference
 
-Pair: TypeAlias = tuple[nn.Module, nn.Module]
+Pair: TypeAlias = tuple[nn.Module | tuple[nn.Module, ...], nn.Module]  # several convolutions, whose sum is normalized
 Convolution: TypeAlias = FlexConvNd | _ConvNd
 
 
@@ -40,7 +41,7 @@ def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -
     Arguments:
         pairs: (convolution, norm) for every norm that is the only consumer of a convolution's output. By default these
             are consecutive modules of an `nn.Sequential`, and those that a module lists in its method
-            `conv_norm_pairs()`, as the blocks of `flexconv.models` do.
+            `conv_norm_pairs()`, as the blocks of `flexconv.models` do. A 1×1 convolution can take the place of a norm.
 
     Returns:
         The names of the convolutions that were changed. Pairs whose scale cannot be moved are left as they are: custom
@@ -51,9 +52,9 @@ def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -
     uses = _count_uses(model)
     changed = []
     for before, norm in _listed_pairs(model) if pairs is None else _checked(pairs):
-        conv = _convolution_in(before)
-        if conv is not None and _can_be_scaled(conv, norm, uses) and _move(conv, norm):
-            changed.append(names.get(id(conv), type(conv).__name__))
+        convs = [_convolution_in(each) for each in (before if isinstance(before, tuple) else (before,))]
+        if _can_be_scaled(convs, norm, uses) and _move(convs, norm):
+            changed += [names.get(id(conv), type(conv).__name__) for conv in convs]
     return changed
 
 
@@ -80,9 +81,11 @@ def _listed_pairs(model: nn.Module) -> Iterator[Pair]:
 
 
 def _convolution_in(module: nn.Module) -> Convolution | None:
-    """The module if it is a convolution, or the last one of an `nn.Sequential`, as `materialize` makes it."""
+    """The module if it is a convolution, or its last one: of an `nn.Sequential`, or of a separable convolution."""
     if _is_sequential(module) and not hooks_of(module):
-        module = next(reversed(list(module.children())), module)
+        module = next(reversed(list(module.children())), module)  # behind padding, as `materialize` makes it
+    elif isinstance(module, SeparableFlexConvNd) and not hooks_of(module):
+        module = module.pointwise
     return module if isinstance(module, (FlexConvNd, _ConvNd)) else None
 
 
@@ -90,29 +93,37 @@ def _is_sequential(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def _can_be_scaled(conv: Convolution, norm: nn.Module, uses: Counter[int]) -> bool:
-    if hooks_of(conv) or hooks_of(norm) or not isinstance(norm, (_BatchNorm, nn.GroupNorm)):
+def _can_be_scaled(
+    convs: list[Convolution | None], norm: nn.Module, uses: Counter[int]
+) -> TypeGuard[list[Convolution]]:
+    modules = [*convs, norm]
+    known = isinstance(norm, (_BatchNorm, nn.GroupNorm, PointwiseConvNd))
+    if not known or any(module is None or hooks_of(module) or not _is_linear(module) for module in modules):
         return False
-    if isinstance(conv, FlexConvNd):
-        linear = conv.generator.has_factors
-    else:
-        linear = not conv.transposed and "weight" in conv._parameters  # not parametrized
-    parameters = [*conv.parameters(), *norm.parameters()]
-    shared = any(uses[id(each)] > 1 for each in (conv, norm, *parameters))
-    return linear and not shared and not any(p.is_meta for p in parameters)
+    parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    shared = any(uses[id(each)] > 1 for each in (*modules, *parameters))
+    return not shared and not any(p.is_meta for p in parameters)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a convolution is proportional to the parameters of its kernel. True for other modules."""
+    if isinstance(module, FlexConvNd):
+        return module.generator.has_factors
+    return not isinstance(module, _ConvNd) or (not module.transposed and "weight" in module._parameters)
 
 
 @torch.no_grad()
-def _move(conv: Convolution, norm: nn.Module) -> bool:
-    """Divide the kernel and what depends on its scale. Returns whether there was anything to divide."""
-    factor = _power_of_two(_output_std(conv, norm))
+def _move(convs: list[Convolution], norm: nn.Module) -> bool:
+    """Divide the kernels and what depends on their scale. Returns whether there was anything to divide."""
+    factor = _power_of_two(torch.stack([_output_std(conv, norm) for conv in convs]).amax(0))
     if not (factor > 1).any():
         return False
-    tensors = _parameters_of_kernel(conv, factor)
-    if conv.bias is not None:
-        tensors.append((conv.bias, factor))
+    tensors = [each for conv in convs for each in _parameters_of_kernel(conv, factor)]
+    tensors += [(conv.bias, factor) for conv in convs if conv.bias is not None]
     if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
         tensors += [(norm.running_mean, factor), (norm.running_var, factor.square())]
+    elif isinstance(norm, PointwiseConvNd):
+        tensors.append((norm.weight, 1 / factor.view(-1, *[1] * norm.dims)))
     for tensor, divisor in tensors:
         tensor.div_(divisor.to(tensor.dtype))
     return True
@@ -146,3 +157,25 @@ def _parameters_of_kernel(conv: Convolution, factor: torch.Tensor) -> list[tuple
     rows = factor.repeat_interleave(conv.in_channels // conv.groups)  # one for each pair of channels
     weight = output.weight_g if output.weight_norm else output.weight
     return [(weight, rows.unsqueeze(1)), (output.bias, rows)]
+
+
+# --- batch norms in evaluation ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def scale_norms_for_evaluation(model: nn.Module) -> None:
+    """Divide variances of batch norms that float16 cannot represent, and their weights. Changes `model` in place.
+
+    A norm of a sum has no convolution before it that the scale could come from. In evaluation, the variance and the
+    square of the weight can be divided by the same power of four instead. In training the result would be another one,
+    so this is for networks that are only evaluated.
+    """
+    uses = _count_uses(model)
+    for norm in model.modules():
+        if not isinstance(norm, _BatchNorm) or norm.training or norm.running_var is None or norm.running_var.is_meta:
+            continue
+        if norm.weight is None or uses[id(norm.weight)] > 1 or not (norm.running_var > FLOAT16_MAX).any():
+            continue
+        factor = _power_of_two(norm.running_var.sqrt())
+        norm.running_var.div_(factor.square().to(norm.running_var.dtype))
+        norm.weight.div_(factor.to(norm.weight.dtype))

@@ -64,6 +64,20 @@ def compare(model, x, **arguments):
         torch.testing.assert_close(yours[1], mine, msg=lambda text, key=key: key + text)
 
 
+def test_float16_is_left_to_the_plain_network(calls):
+    torch.manual_seed(0)
+    model = network().train()
+    nn.init.constant_(model.blocks[0].mix.bias, 1e5)  # float16 could not represent the sum
+    x = inputs(model).float()
+    with torch.autocast("cpu", torch.float16):
+        y = copy.deepcopy(model)(x)
+        with compiled_regions(), fused_blocks(model):
+            z = model(x)
+    assert calls == []
+    assert y.isfinite().all()
+    torch.testing.assert_close(z, y)
+
+
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize(
     "options",

@@ -24,7 +24,7 @@ from ..models._norm import normalise
 from ..models.flexnet import FlexNetBlock
 from ..models.flextcn import FlexTCNBlock
 from ..models.resnet import CIFARResNetBlock
-from ..nn import FlexConv1d, FlexConv2d
+from ..nn import POINTWISE_CONVS, FlexConv1d, FlexConv2d
 from .batch_norm import batch_norm
 from .dropout import draw, is_plain_dropout, keep
 from .regions import Region, regions_are_compiled
@@ -225,7 +225,8 @@ def is_plain_batch_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchN
 
 
 def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
-    """Whether this is torch's own 1×1 convolution with one group and without stride or padding."""
-    if not (type(conv) is nn.Conv1d or type(conv) is nn.Conv2d) or isinstance(conv.padding, str):
+    """Whether this is a 1×1 convolution, torch's or ours, with one group and without stride or padding."""
+    known = type(conv) in (nn.Conv1d, nn.Conv2d, POINTWISE_CONVS[1], POINTWISE_CONVS[2])
+    if not known or not isinstance(conv, nn.Conv1d | nn.Conv2d) or isinstance(conv.padding, str):
         return False
     return math.prod((*conv.kernel_size, *conv.stride, conv.groups)) == 1 and not any(conv.padding)

@@ -19,7 +19,7 @@ from .._context import no_autocast
 from .._hooks import hooks_of
 from ..models import SepFlexNet
 from ..models.sepflexnet import DropPath, SepFlexNetBlock
-from ..nn import SeparableFlexConv1d, SeparableFlexConv2d, SeparableFlexConvNd
+from ..nn import SeparableFlexConv1d, SeparableFlexConv2d, SeparableFlexConvNd, computes_in_float16
 from .batch_norm import add_bias, batch_norm
 from .blocks import FUSED, is_plain_batch_norm, is_pointwise, without_bias
 from .regions import Region, regions_are_compiled
@@ -135,8 +135,11 @@ def _activate_and_add(
 
 
 def _can_be_fused(norm: nn.Module, x: torch.Tensor) -> bool:
-    """Whether this is torch's own batch norm, in training, and x has enough values for it."""
-    return is_plain_batch_norm(norm) and x[:, 0].numel() > 1
+    """Whether this is torch's own batch norm, in training, and x has enough values for it.
+
+    In float16, 1×1 convolutions are more than matrix products, and sums stay in float32; see `models/_half.py`.
+    """
+    return is_plain_batch_norm(norm) and x[:, 0].numel() > 1 and not computes_in_float16(x)
 
 
 def _is_plain_separable(conv: nn.Module) -> TypeGuard[SeparableFlexConvNd]:

@@ -19,6 +19,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..materialize import materialize
 from ..models import Inputs, Model
 from ..nn import FlexConvNd
+from ..norm_scale import scale_norms_for_evaluation
 from ..resolution import at_resolution
 from ._compare import Case, Runner, compare, make_cases, outputs_of
 from ._conv import parse_conv, save_conv
@@ -258,6 +259,7 @@ def _written(
     """The content of the file, the axes of its inputs, and a function that loads it to run it."""
     flexible = any(isinstance(module, FlexConvNd) for module in subject.model.modules())
     plain = materialize(subject.whole) if flexible else copy.deepcopy(subject.whole)
+    scale_norms_for_evaluation(plain)  # so that a float32 file can be converted to float16 by another program
     if half:
         plain = to_float16(plain)
         _check_finite(plain, inputs)

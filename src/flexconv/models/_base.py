@@ -8,7 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from .._arguments import per_axis, positive_int
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn import Convert, FlexConvNd, check_float16, converted_dtype
 from ..norm_scale import move_scale_to_norms
+from ._half import norms_in_float32
 from ._inputs import Inputs
 
 #: size arguments of networks, and what kind of data they are for
@@ -61,13 +62,14 @@ class Model(nn.Module):
         each_axis = zip(*(scales for scales, _ in self.resampling), strict=True)
         return tuple(map(math.prod, each_axis)) or (1.0,) * self.dims
 
-    def _apply(self, fn: Convert, recurse: bool = True) -> Model:
+    def _apply(self, fn: Convert, recurse: bool = True) -> Self:
         """Convert the network. In float16, norms take over the scale of the kernels; see `move_scale_to_norms`."""
         if converted_dtype(fn, torch.float32) == torch.float16:
             move_scale_to_norms(self)
-            layers = (module for module in self.modules() if isinstance(module, FlexConvNd))
-            inside = {id(p) for layer in layers for p in layer.parameters()}  # which the layers check by themselves
-            for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
+            apart = [module for module in self.modules() if isinstance(module, FlexConvNd)]  # these check themselves
+            apart += norms_in_float32(self)
+            inside = {id(tensor) for module in apart for tensor in _tensors(module).values()}
+            for name, tensor in _tensors(self).items():
                 if id(tensor) not in inside:
                     check_float16(name, tensor)
         return super()._apply(fn, recurse)
@@ -79,6 +81,10 @@ class Model(nn.Module):
                 f"{type(self).__name__} expects an input of shape [batch, {self.in_channels}, {sizes}] "
                 f"(in_channels={self.in_channels}); got {tuple(x.shape)}"
             )
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(itertools.chain(module.named_parameters(), module.named_buffers()))
 
 
 def trained_size(model: nn.Module) -> tuple[int, ...] | None:

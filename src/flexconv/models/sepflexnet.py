@@ -11,8 +11,9 @@ from torch import nn
 
 from .._arguments import as_options, positive_int, unknown_name
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn import MASKS, FlexConvNd, hide_padding
+from ..nn import MASKS, POINTWISE_CONVS, FlexConvNd, as_float16, hide_padding
 from ._base import Model, check_dropout
+from ._half import NormsInFloat32, is_converted, norm_dtype, sums_in_float32
 from ._missing import check_seen, fill_first, hide_unreached
 from ._norm import make_norm, normalise
 from ._readout import MEAN_OF_A_STREAM, check_readout_lengths, last_step, mean_over_positions
@@ -21,12 +22,11 @@ from ._separable import SeparableFactory, is_causal, kernel_grid, number_of_axes
 MIXES = ("linear", "glu")
 READOUTS = ("mean", "last", "every")
 
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 # Dropout2d of a tensor [batch, channels, length] meant another thing in every other release of torch
 _CHANNEL_DROPOUTS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
 
 
-class SepFlexNet(Model):
+class SepFlexNet(Model, NormsInFloat32):
     """[batch, in_channels, *size] → logits [batch, num_classes], for sequences, images and volumes.
 
         x ─► dropout_in ─► separable conv ─► norm ─► GELU ─► block ─► … ─► block ─► norm ─► mean ─► linear ─► logits
@@ -165,7 +165,8 @@ class SepFlexNet(Model):
         tensors = {"device": device, "dtype": dtype}
         self.dropout_in = nn.Dropout(dropout_in)
         self.stem = make_conv(in_channels, width)
-        self.stem_norm = make_norm(norm, self.dims, width, **tensors)
+        norm_tensors = {**tensors, "dtype": norm_dtype(dtype)}
+        self.stem_norm = make_norm(norm, self.dims, width, **norm_tensors)
         self.blocks = nn.ModuleList(
             SepFlexNetBlock(
                 width,
@@ -178,7 +179,7 @@ class SepFlexNet(Model):
             )
             for number in range(depth)
         )
-        self.norm = make_norm(norm, self.dims, width, **tensors)
+        self.norm = make_norm(norm, self.dims, width, **norm_tensors)
         self.head = nn.Linear(width, num_classes, **tensors)
         for module in self.modules():
             if train_features and isinstance(module, FlexConvNd):
@@ -221,16 +222,16 @@ class SepFlexNet(Model):
             if not self.training:  # a training step must not wait for values from a GPU
                 there = check_seen(there, x, lengths)
             seen = torch.cat([there.expand(-1, self.in_channels - 1, *x.shape[2:]), torch.ones_like(there)], 1)
-        x, where = self._stem(x, lengths, seen)
-        for block in self.blocks:
-            x = block(x, lengths, where)
-        x = normalise(self.norm, x, where)
-        if self.readout == "every":
-            y = self.head(x.movedim(1, -1)).movedim(-1, 1)
-            return y if lengths is None else hide_padding(y, lengths)
-        if self.readout == "last":
-            return self.head(last_step(x, where))
-        return self.head(mean_over_positions(x, where))
+        converted = is_converted(self.stem.pointwise, x)
+        with sums_in_float32(x, converted):
+            x, where = self._stem(x, lengths, seen)
+            for block in self.blocks:
+                x = block(x, lengths, where)
+            x = self._read(normalise(self.norm, x, where), where)
+        y = self.head(as_float16(x, self.norm) if converted else x)
+        if self.readout != "every":
+            return y
+        return y.movedim(-1, 1) if lengths is None else hide_padding(y.movedim(-1, 1), lengths)
 
     def _stem(
         self, x: torch.Tensor, lengths: torch.Tensor | None, seen: torch.Tensor | None
@@ -245,6 +246,16 @@ class SepFlexNet(Model):
         x = convolve(self.stem, self.dropout_in(x), lengths)
         return F.gelu(normalise(self.stem_norm, x, where)), where
 
+    def _read(self, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+        """The features [batch, …, channels] that the logits are computed from."""
+        if self.readout == "every":
+            return x.movedim(1, -1)
+        return last_step(x, where) if self.readout == "last" else mean_over_positions(x, where)
+
+    def conv_norm_pairs(self) -> list[tuple[nn.Module | tuple[nn.Module, ...], nn.Module]]:
+        """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
+        return [*self.stem.conv_norm_pairs(), (self.stem.pointwise, self.stem_norm)]
+
     @property
     def cannot_stream(self) -> str | None:
         """Why `flexconv.Streaming` would not be exact, or None."""
@@ -253,7 +264,7 @@ class SepFlexNet(Model):
         return MEAN_OF_A_STREAM if self.readout == "mean" else None
 
 
-class SepFlexNetBlock(nn.Module):
+class SepFlexNetBlock(NormsInFloat32):
     """A separable convolution and a 1×1 convolution beside a shortcut; see `SepFlexNet`."""
 
     def __init__(
@@ -270,10 +281,10 @@ class SepFlexNetBlock(nn.Module):
     ) -> None:
         super().__init__()
         dims, gated = make_conv.dims, mix == "glu"
-        self.norm = make_norm(norm, dims, width, device=device, dtype=dtype)
+        self.norm = make_norm(norm, dims, width, device=device, dtype=norm_dtype(dtype))
         self.conv = make_conv(width, width)
         self.dropout = _CHANNEL_DROPOUTS[dims](dropout)
-        self.mix = _CONVOLUTIONS[dims](width, 2 * width if gated else width, 1, device=device, dtype=dtype)
+        self.mix = POINTWISE_CONVS[dims](width, 2 * width if gated else width, 1, device=device, dtype=dtype)
         self.activation = nn.GLU(1) if gated else nn.GELU()
         self.drop_path = DropPath(drop_path)
 

@@ -20,9 +20,11 @@ from ._guard import effective_sigma as effective_sigma
 from ._half import FLOAT16_MAX as FLOAT16_MAX
 from ._half import HALF as HALF
 from ._half import Convert as Convert
+from ._half import as_float16 as as_float16
 from ._half import check_float16 as check_float16
 from ._half import computes_in_float16 as computes_in_float16
 from ._half import converted_dtype as converted_dtype
+from ._half import in_float32 as in_float32
 from ._half import parameter_dtype as parameter_dtype
 from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
@@ -34,6 +36,8 @@ from ._observed import FillsMissing as FillsMissing
 from ._observed import FrozenNeighbors as FrozenNeighbors
 from ._observed import check_observed as check_observed
 from ._observed import fill_missing as fill_missing
+from ._pointwise import POINTWISE_CONVS as POINTWISE_CONVS
+from ._pointwise import PointwiseConvNd as PointwiseConvNd
 from ._provider import sample_together as sample_together
 from ._refresh import refresh_extents as refresh_extents
 from ._separable import SeparableFlexConv1d as SeparableFlexConv1d

@@ -11,6 +11,8 @@ convolution hides it. So float16 convolutions use taps and inputs of moderate si
 u is a power of two for each sample, s one for each output channel, so both divisions are exact. No sum can overflow:
 the inputs are at most 2², and the absolute taps of an output channel sum to at most 2⁶. The outputs are at most 2⁸, and
 the spectra of `algorithm="dft"` at most 2⁸ · √N for N points.
+
+The 1×1 convolutions of flexconv, `PointwiseConv1d` and so on, compute in float16 in the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
 
 from .._context import autocast_enabled, exporting, no_autocast
 from ..errors import PrecisionError
@@ -28,6 +31,7 @@ from ._lengths import can_read_values
 
 if TYPE_CHECKING:
     from ._conv import FlexConvNd
+    from ._pointwise import PointwiseConvNd
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
 
@@ -101,7 +105,11 @@ def scale_kernel(kernel: torch.Tensor) -> ScaledKernel:
 
 
 def float16_conv(
-    layer: FlexConvNd, x: torch.Tensor, kernel: ScaledKernel, bias: torch.Tensor | None, pads: Pads
+    layer: FlexConvNd | PointwiseConvNd,
+    x: torch.Tensor,
+    kernel: ScaledKernel,
+    bias: torch.Tensor | None,
+    pads: Pads,
 ) -> torch.Tensor:
     """Convolve x [batch, in_channels, *size] in float16.
 
@@ -119,7 +127,7 @@ def float16_conv(
         y = y.float() * (unit * kernel.scale.view(-1, *ones))
         if bias is not None:
             y = y + bias.float().view(-1, *ones)
-    return y if autocast else _as_float16(y, layer)
+    return y if autocast else as_float16(y, layer)
 
 
 def _compute_dtype(device: torch.device) -> torch.dtype:
@@ -132,22 +140,23 @@ def _power_of_two_above(x: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.ones_like(x), torch.frexp(x).exponent)
 
 
-def _as_float16(y: torch.Tensor, layer: FlexConvNd) -> torch.Tensor:
-    """Convert an output, and check that it can be represented.
+def as_float16(y: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """Convert an output of a layer, and check that it can be represented.
 
-    On a GPU this waits for the convolution. If values cannot be read here, the check becomes part of the graph.
+    On a GPU this waits for the output. If values cannot be read here, the check becomes part of the graph.
     """
     if y.numel() and not exporting():
         largest = y.detach().abs().amax()
         if can_read_values(largest):
             if _overflows(largest):
+                name = f"{type(layer).__name__}({layer.extra_repr()})"
                 raise PrecisionError(
-                    f"{layer._description()} has outputs up to {largest.item():.3g}, which float16 cannot represent "
-                    f"(at most {FLOAT16_MAX:g}): use bfloat16 or torch.autocast, or call "
-                    f"flexconv.move_scale_to_norms(model) before .half() if a norm follows the layer"
+                    f"{name} has outputs up to {largest.item():.3g}, which float16 cannot represent (at most "
+                    f"{FLOAT16_MAX:g}): use bfloat16 or torch.autocast, or call flexconv.move_scale_to_norms(model) "
+                    f"before .half() if a norm follows the layer"
                 )
         elif torch.compiler.is_compiling() or readable(largest):  # readable, but not while a CUDA graph is captured
-            torch._assert_async(~_overflows(largest), "a FlexConv has outputs that float16 cannot represent")
+            torch._assert_async(~_overflows(largest), "a layer has outputs that float16 cannot represent")
     return y.half()
 
 

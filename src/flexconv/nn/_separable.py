@@ -25,12 +25,12 @@ from ._conv import FlexConv1d, FlexConv2d, FlexConv3d, FlexConvNd
 from ._lengths import check_lengths, hide_padding, inside
 from ._mask import GaussianMask
 from ._observed import FillsMissing, FrozenNeighbors, check_observed
+from ._pointwise import POINTWISE_CONVS
 from .kernels import KernelGenerator, MAGNet
 
 SMALL_HIDDEN = 16  # most features of the generator of the small branch; more than there are taps would cancel out
 
 _FLEXCONVS: dict[int, type[FlexConvNd]] = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class SeparableFlexConvNd(FillsMissing):
@@ -84,7 +84,7 @@ class SeparableFlexConvNd(FillsMissing):
                 )
             few = functools.partial(MAGNet, hidden=min(SMALL_HIDDEN, math.prod(taps)))
             self.small = make(kernel_size=taps, bias=False, generator=few, mask=None)
-        self.pointwise = _CONVOLUTIONS[self.dims](in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
+        self.pointwise = POINTWISE_CONVS[self.dims](in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
         self.neighbors: FrozenNeighbors | None = None  # in a copy whose depthwise part is a plain convolution
 
     @property
@@ -129,6 +129,11 @@ class SeparableFlexConvNd(FillsMissing):
                 f"{argument} needs a FlexConv, but the depthwise part is a {type(self.depthwise).__name__}"
             )
         return self.depthwise
+
+    def conv_norm_pairs(self) -> list[tuple[tuple[nn.Module, ...], nn.Module]]:
+        """The pair for `flexconv.move_scale_to_norms`: the 1×1 convolution takes over the scale of the kernels."""
+        kernels = (self.depthwise,) if self.small is None else (self.depthwise, self.small)
+        return [(kernels, self.pointwise)]
 
     def _convolve(self, x: torch.Tensor) -> torch.Tensor:
         y = self.depthwise(x)

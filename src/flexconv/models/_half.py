@@ -1,0 +1,56 @@
+"""Residual sums in float16.
+
+The sum of a network such as SepFlexNet grows with every block, because no norm comes after the sum: in trained networks
+it reaches 270,000, and its variance 10⁸. So the sum, and the norms that read it, stay in float32 when the network
+computes in float16. Convolutions return float32 under float16 autocast; after `.half()` the network uses that, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Self
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .._context import autocast_enabled
+from ..nn import Convert, converted_dtype, in_float32
+
+NORMS = (_BatchNorm, nn.GroupNorm)
+
+
+class NormsInFloat32(nn.Module):
+    """A module whose norms stay in float32 when it is converted to float16. bfloat16 has the range of float32."""
+
+    def _apply(self, fn: Convert, recurse: bool = True) -> Self:
+        if not recurse or converted_dtype(fn, torch.float32) != torch.float16:
+            return super()._apply(fn, recurse)
+        for child in self.children():
+            child._apply(in_float32(fn) if isinstance(child, NORMS) else fn)
+        return super()._apply(fn, recurse=False)
+
+
+def norms_in_float32(network: nn.Module) -> list[nn.Module]:
+    """The norms of a network that stay in float32 when it is converted to float16."""
+    parents = (module for module in network.modules() if isinstance(module, NormsInFloat32))
+    return [child for parent in parents for child in parent.children() if isinstance(child, NORMS)]
+
+
+def norm_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
+    """The dtype of such a norm in a network of `dtype`."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def is_converted(conv: nn.Module, x: torch.Tensor) -> bool:
+    """Whether x and the network that `conv` belongs to were both converted to float16. Not under autocast."""
+    both = x.dtype == next(conv.parameters()).dtype == torch.float16
+    return both and not autocast_enabled(x.device.type)
+
+
+def sums_in_float32(x: torch.Tensor, converted: bool) -> AbstractContextManager[object]:
+    """A context in which the convolutions of a network that was converted to float16 return float32."""
+    if not converted or x.is_meta:  # meta tensors do not support autocast
+        return contextlib.nullcontext()
+    return torch.autocast(x.device.type, torch.float16)
