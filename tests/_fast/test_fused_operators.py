@@ -278,7 +278,7 @@ def test_a_layer_is_a_bounded_number_of_nodes(parametrization, algorithm):
 def test_layers_of_different_sizes_that_are_compiled_separately():
     """Dynamo then replaces float attributes, such as the damping of a mask, by symbols."""
     x = torch.randn(2, 2, 16, device=DEVICE)
-    layers = [FlexConv1d(2, 2, size, algorithm="direct").to(DEVICE) for size in (9, 17, 33)]
+    layers = [FlexConv1d(2, 2, size, algorithm="direct").to(DEVICE) for size in (17, 33, 65)]
     for layer in layers:
         assert torch.compile(layer, backend="eager", fullgraph=True)(x).shape == x.shape
 
