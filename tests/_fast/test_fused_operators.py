@@ -178,6 +178,17 @@ def test_kernels_of_a_group_equal_those_of_its_layers():
         assert relative_error(part.tensor(), layer.sample(layer.window)[:, :, 1:3]) < 1e-5
 
 
+@pytest.mark.usefixtures("supported")
+def test_layers_on_other_devices_and_with_other_precisions_are_other_groups():
+    first, other, elsewhere, precise = (FlexConv2d(2, 2, 5) for _ in range(4))
+    elsewhere.to("meta")
+    precise.mask.double()
+    keys = [compiled_kernels._group_key(layer, first.window) for layer in (first, other, elsewhere, precise)]
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]
+    assert keys[0] != keys[3]
+
+
 def test_eager_code_samples_every_kernel_when_it_is_used():
     net = network()
     with sample_together(net):
@@ -261,6 +272,24 @@ def test_a_layer_is_a_bounded_number_of_nodes(parametrization, algorithm):
     (graph,) = nodes.graphs
     assert nodes.count("sample_features") == nodes.count("apply_mask") == 1
     assert len(graph) <= MAX_NODES, " ".join(str(node.target) for node in graph)
+
+
+@pytest.mark.usefixtures("plain_launches")
+def test_layers_of_different_sizes_that_are_compiled_separately():
+    """Dynamo then replaces float attributes, such as the damping of a mask, by symbols."""
+    x = torch.randn(2, 2, 16, device=DEVICE)
+    layers = [FlexConv1d(2, 2, size, algorithm="direct").to(DEVICE) for size in (17, 33, 65)]
+    for layer in layers:
+        assert torch.compile(layer, backend="eager", fullgraph=True)(x).shape == x.shape
+
+
+@pytest.mark.usefixtures("plain_launches")
+@pytest.mark.parametrize("parametrization", ["scaled", "paper"])
+def test_a_layer_that_is_compiled_for_dynamic_shapes(parametrization):
+    layer = FlexConv1d(2, 2, 17, parametrization=parametrization, algorithm="direct").to(DEVICE)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)
+    for length in (16, 20):
+        assert compiled(torch.randn(2, 2, length, device=DEVICE)).shape == (2, 2, length)
 
 
 @pytest.mark.usefixtures("plain_launches")

@@ -153,6 +153,26 @@ def test_long_table_with_dates(write):
     assert "time steps are between 43200 and 129600" in table.note
 
 
+@pytest.mark.parametrize(
+    "dates",
+    [
+        ("2026-01-01T00:30+01:00", "2026-01-01T00:00Z", "2026-01-01T03:00+02:00"),  # 23:30, 0:00 and 1:00
+        ("1500-01-01", "2026-01-01", "2500-01-01"),  # 64-bit integers of nanoseconds end in 2262
+        ("2026-01-01T00:00:00.000000001", "2026-01-01T00:00:00.000000002", "2026-01-01T00:00:00.000000003"),
+    ],
+)
+def test_dates_are_sorted(write, dates):
+    rows = [f"a,{dates[step]},u,{step}" for step in (2, 0, 1)]
+    table = data.read_table(write("own.csv", "id,time,label,x\n" + "\n".join(rows)), id="id", time="time")
+    assert table.inputs.tolist() == [[[0, 1, 2]]]
+
+
+def test_large_integer_labels_stay_apart(write):
+    names = "12345678901234567890", "12345678901234567891"
+    table = data.read_table(write("own.csv", "label,a,b\n" + "".join(f"{name},1,2\n" for name in names)))
+    assert table.labels == names
+
+
 def test_times_of_nanoseconds_differ(write):
     first = 1_790_000_000_000_000_000
     rows = [f"{name},{first + t},{name},{t}" for name in "ab" for t in (2, 0, 1)]
@@ -259,6 +279,9 @@ BAD = [
         {"id": "id", "time": "time"},
         r"line 5, column 'time': 'soon', expected numbers",
     ),
+    (LONG.replace("b,1,dog", "b,inf,dog"), {"id": "id", "time": "time"}, r"line 5, column 'time': 'inf', expected"),
+    ("id,t,u,x\na,2026-01-01,u,1\na,NaT,u,2\n", {"id": "id", "time": "t"}, r"line 3, column 't': 'NaT', expected"),
+    ("label,a,b\nx,1,2\ny,1_000,3\n", {}, r"line 3, column 'a': '1_000' is not a number"),
     (LONG.replace("b,1,dog", ",1,dog"), {"id": "id", "time": "time"}, r"line 5, column 'id': the value is missing"),
     ("id,time,label,a\nr,1,u,1\ns,1,v,2\n", {"id": "id", "time": "time"}, r"only one row.*leave out data\.time"),
     (b"label,a,b\n\xe9t\xe9,1,2\n", {}, r"line 2: byte 0xe9 is not UTF-8"),

@@ -153,3 +153,12 @@ def test_states_of_both_forms_are_loaded(kind, form):
     assert target.load_state_dict(source.state_dict()) == ([], [])
     assert target.extent == source.extent
     torch.testing.assert_close(target.kernel(), source.kernel())
+
+
+@pytest.mark.parametrize(("form", "name"), [("scaled", "sigma"), ("guarded", "growth")])
+def test_incomplete_states_of_the_other_form_are_reported(form, name):
+    layer = FlexConv1d(2, 3, 15, mask=GaussianMask(1, form=form))
+    state = {f"mask.{name}": torch.zeros(1)}
+    assert layer.load_state_dict(state, strict=False).unexpected_keys == [f"mask.{name}"]
+    with pytest.raises(RuntimeError, match=f"mask.{name}"):
+        layer.load_state_dict(state)

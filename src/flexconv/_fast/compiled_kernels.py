@@ -165,14 +165,17 @@ def _group_key(layer: FlexConvNd, window: Sequence[TapRange]) -> Any:
     if found is None or layer.grid.resampled or output is None:
         return None
     tensors, settings = found
-    shapes = [None if tensor is None else tuple(tensor.shape) for tensor in tensors]
+    given = [*tensors, *(() if layer.mask is None else layer.mask.size_parameters())]
+    kinds = [None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device) for tensor in given]
     mask = None if settings is None else (settings.form, settings.rotated, settings.reach, *_floors(layer))
     axes = tuple((axis.size, axis.causal) for axis in layer.axes)
-    return axes, tuple(window), tuple(shapes), mask, output.basis is not None, output.bias.shape[1:]
+    return axes, tuple(window), tuple(kinds), mask, output.basis is not None, output.bias.shape[1:]
 
 
 def _floors(layer: FlexConvNd) -> tuple[float, ...]:
-    return (0.0,) * len(layer.axes) if layer.mask is None else tuple(layer.mask.sigma_floor(layer.axes))
+    if layer.mask is None:
+        return (0.0,) * len(layer.axes)
+    return tuple([_as_constant(floor) for floor in layer.mask.sigma_floor(layer.axes)])
 
 
 def _sample(layers: Sequence[FlexConvNd], window: Sequence[TapRange]) -> KernelGroup:
@@ -187,7 +190,7 @@ def _sample(layers: Sequence[FlexConvNd], window: Sequence[TapRange]) -> KernelG
     assert mix_weight is not None
     hidden_layers, hidden, _ = mix_weight.shape
     kind = [hidden, hidden_layers, 0 if gamma is None else gamma.shape[-1], int(tensors[6] is not None)]
-    dampings = tuple(1.0 if layer.mask is None else float(layer.mask.damping) for layer in layers)
+    dampings = tuple(1.0 if layer.mask is None else _as_constant(layer.mask.damping) for layer in layers)
     sizes = [stop - start for start, stop in window]
     number = len(layers)
     with no_autocast(device.type):
@@ -219,6 +222,16 @@ def _sample(layers: Sequence[FlexConvNd], window: Sequence[TapRange]) -> KernelG
             weights = torch.ops.flexconv.join([weight for weight, _ in own], len(biases))
     shapes = [(layer.out_channels, layer.inputs_per_output) for layer in layers]
     return KernelGroup(bases.view(number, *sizes, bases.shape[-1]), weights, biases, shapes)
+
+
+def _as_constant(number: float) -> float:
+    """The same number, as a constant of the graph.
+
+    Dynamo replaces a float attribute by a symbol if it has had different values in the same code, or with dynamic=True.
+    `constant_grid` does not accept symbols. As a ratio of integers, the number is a constant again.
+    """
+    numerator, denominator = number.as_integer_ratio()
+    return numerator / denominator
 
 
 def _own_map(output: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

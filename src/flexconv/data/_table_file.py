@@ -321,11 +321,12 @@ def _is_header(first: list[str], second: list[str]) -> bool:
 
 
 def _is_number(field: str) -> bool:
+    """Whether NumPy reads a field as a number. Python would also read 1_000 and digits of other scripts."""
     try:
         float(field)
     except ValueError:
         return False
-    return True
+    return field.strip().isascii() and "_" not in field
 
 
 def _is_finite(field: str) -> bool:

@@ -12,6 +12,7 @@ from ._table_samples import Part
 from ._user_data import listed
 
 MISSING_LABELS = frozenset(("", "nan", "na", "n/a", "null", "?"))
+INTEGER = re.compile(r"[+-]?\d+")
 
 
 def clean_labels(file: TableFile, text: Text, column: int) -> Text:
@@ -21,8 +22,7 @@ def clean_labels(file: TableFile, text: Text, column: int) -> Text:
     if None in numbers:
         return text
     for code, number in enumerate(numbers):
-        assert number is not None
-        if not number.is_integer():
+        if isinstance(number, float) and not number.is_integer():
             row = int(np.argmax(text.codes == code))
             raise DamagedDataError(
                 f"{file.at(row, column)}: the label {text.values[code]} is not an integer; classes are integers or "
@@ -45,7 +45,7 @@ def class_names(train: Part) -> tuple[str, ...]:
     """The labels of the training set, sorted as numbers if they are integers."""
     assert train.labels is not None
     present = {train.labels.values[code] for code in np.unique(train.labels.codes)}
-    if all(re.fullmatch(r"[+-]?\d+", name) for name in present):
+    if all(INTEGER.fullmatch(name) for name in present):
         return tuple(sorted(present, key=int))
     return tuple(sorted(present))
 
@@ -66,8 +66,9 @@ def label_numbers(table: Part, names: tuple[str, ...]) -> np.ndarray:
     return labels
 
 
-def _number(value: str) -> float | None:
+def _number(value: str) -> int | float | None:
+    """The number that a label is, if it is one. Integers may be larger than a float can distinguish."""
     try:
-        return float(value)
+        return int(value) if INTEGER.fullmatch(value) else float(value)
     except ValueError:
         return None

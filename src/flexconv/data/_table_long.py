@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,12 +95,22 @@ def _parse_times(values: Sequence[str], kind: str) -> np.ndarray | None:
     """Strings as numbers or as seconds after the first date; None if a string is something else."""
     try:
         if kind == "date":
-            dates = np.array([value.removesuffix("Z") for value in values], "datetime64[ns]").astype(np.int64)
-            return (dates - dates.min()) / 1e9
+            dates = _parse_dates(values)
+            return None if np.isnat(dates).any() else (dates - dates.min()) / np.timedelta64(1, "s")
         numbers = np.array(values, kind)
     except (ValueError, OverflowError):
         return None
-    return (numbers - numbers.min()).astype(np.float64)
+    return (numbers - numbers.min()).astype(np.float64) if np.isfinite(numbers).all() else None
+
+
+def _parse_dates(values: Sequence[str]) -> np.ndarray:
+    """Dates in nanoseconds, or in microseconds if some lie outside of the years 1678 to 2261."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no explicit representation of timezones")  # NumPy converts them to UTC
+        values = [value.removesuffix("Z") for value in values]
+        dates = np.array(values, "datetime64[ns]")
+        overflows = np.datetime_as_string(dates, "s") != np.datetime_as_string(np.array(values, "datetime64[s]"))
+        return np.array(values, "datetime64[us]") if overflows.any() else dates
 
 
 def _check_times(file: TableFile, column: int, ids: Text, times: np.ndarray, order: np.ndarray) -> str:

@@ -26,9 +26,12 @@ def fill_first(
     """
     exists = None if lengths is None else inside(x, lengths)
     x = first.fill_missing(x, seen, exists)
-    there = (seen if counted is None else counted).any(1, keepdim=True)
-    there = there if exists is None else there & exists
-    where = first.propagate_observed(there) | there  # so every row has a position that counts
+    observed = (seen if counted is None else counted).any(1, keepdim=True)
+    if exists is not None:
+        observed = observed & exists
+    # A mask that is not around the current position may reach no observed sample. These count anyway, so that every
+    # row has a position that counts.
+    where = first.propagate_observed(observed) | observed
     return x, where if exists is None else where & exists
 
 

@@ -216,7 +216,7 @@ def propagate(source: Source, seen: torch.Tensor) -> torch.Tensor:
         x, pads = pad_by_mode(x, pads, mode)
     with no_autocast(x.device.type):
         found = conv_nd(x.ndim - 2, x, mask, None, stride, pads, dilation, 1, algorithm)
-    # one sample in the middle of the mask is enough, also if the mask has thousands of taps
+    # of masks with thousands of taps, a single sample can be less than LEAST_SHARE: one in the middle is enough
     return found > torch.minimum(LEAST_SHARE * mask.sum(), 0.5 * mask.max())
 
 

@@ -21,12 +21,11 @@ def scaled_values(start: torch.Tensor, shift: torch.Tensor, growth: torch.Tensor
 
 
 def convert_state(state: dict[str, torch.Tensor], prefix: str, form: str) -> None:
-    """Replace the entries of a mask in a state by those of another form, if it has those of another form."""
-    keys = {name: prefix + name for name in ("start", "shift", "growth", "mean", "sigma")}
-    if form == "scaled" and keys["sigma"] in state and keys["growth"] not in state:
-        mean, sigma = state.pop(keys["mean"]), state.pop(keys["sigma"])
-        state[keys["start"]] = torch.stack([mean, sigma.abs()], -2)
-        state[keys["shift"]], state[keys["growth"]] = torch.zeros_like(mean), torch.zeros_like(sigma)
-    elif form != "scaled" and keys["growth"] in state and keys["sigma"] not in state:
-        start, shift, growth = (state.pop(keys[name]) for name in ("start", "shift", "growth"))
-        state[keys["mean"]], state[keys["sigma"]] = scaled_values(start, shift, growth)
+    """Replace the entries of a mask in a state by those of another form, if it has all of another form."""
+    start, shift, growth, mean, sigma = (prefix + name for name in ("start", "shift", "growth", "mean", "sigma"))
+    if form == "scaled" and mean in state and sigma in state and growth not in state:
+        values = state.pop(mean), state.pop(sigma)
+        state[start] = torch.stack([values[0], values[1].abs()], -2)
+        state[shift], state[growth] = torch.zeros_like(values[0]), torch.zeros_like(values[1])
+    elif form != "scaled" and all(key in state for key in (start, shift, growth)) and sigma not in state:
+        state[mean], state[sigma] = scaled_values(*(state.pop(key) for key in (start, shift, growth)))
