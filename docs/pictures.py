@@ -6,6 +6,7 @@ makes the documentation site choose by its own switch. The figures of docs/resul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from flexconv import FlexConv2d, from_pretrained, ops, viz
 from flexconv.sampling import KernelStages, kernel_stages
 from flexconv.train import RunFolder
 from flexconv.train.plots import size_history, with_test
-from flexconv.viz.style import styled, theme
+from flexconv.viz.style import PAGE, new_figure, styled, theme
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
-DEMO = DOCS.parent / "results/runs/digits-demo"  # the log of `make demo`
+RESULTS = DOCS.parent / "results"
+DEMO = RESULTS / "runs/digits-demo"  # the log of `make demo`
 
 
 # --- README.md: a kernel that grows during training -------------------------------------------------------------------
@@ -112,11 +114,36 @@ def draw_growth(stages: dict[int, KernelStages]) -> Figure:
     return figure
 
 
+# --- which-network.md: accuracy at other resolutions ------------------------------------------------------------------
+
+
+@styled
+def draw_resolutions(panels: dict[str, dict[str, str]]) -> Figure:
+    """Draw accuracy against resolution. panels: for each title, the logs of `benchmarks.bandwidth` by their labels."""
+    figure = new_figure(PAGE, 2.7, "Accuracy at other resolutions than that of the training")
+    colours = theme()
+    for axes, (title, logs) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        looks = ((colours.blue, "o"), (colours.red, "s"))
+        for (label, file), (colour, marker) in zip(logs.items(), looks, strict=False):
+            rows = json.loads((RESULTS / "bench" / file).read_text("utf-8"))["resolutions"]
+            scales = [row["scale"] for row in rows]
+            axes.plot(scales, [100 * row["accuracy"] for row in rows], color=colour, marker=marker, label=label)
+            if all(row["recalibrated"] is not None for row in rows):
+                again = [100 * row["recalibrated"] for row in rows]
+                axes.plot(scales, again, color=colour, marker=marker, linestyle="--", label=f"{label}, recalibrated")
+        axes.set(title=title, xlabel="samples, relative to training", ylabel="accuracy, %")
+        axes.set_xticks(scales, [f"×{scale:g}" for scale in scales])
+        axes.set_ylim(0, 100)
+        axes.grid(axis="y")
+        axes.legend(loc="lower right")
+    return figure
+
+
 # --- the documentation -----------------------------------------------------------------------------------------------
 
 
 def documentation() -> dict[str, Callable[[], Figure]]:
-    """The functions that draw the figures of docs/idea.md and docs/runs.md, by the name of their file."""
+    """The functions that draw the figures of docs/idea.md, runs.md and which-network.md, by the name of their file."""
     model = from_pretrained("flexnet7-cifar10")
     name = "blocks.3.conv1"
     layer = model.get_submodule(name)
@@ -127,6 +154,7 @@ def documentation() -> dict[str, Callable[[], Figure]]:
         "curves": lambda: viz.plot_curves(with_test(records, run.read_results())),
         "kernel": lambda: viz.plot_kernel(layer, channels=[(30, 19), (8, 15)], name=name),
         "masks": lambda: viz.plot_masks(model),
+        "resolutions": lambda: draw_resolutions(RESOLUTIONS),
         "sizes": lambda: viz.plot_sizes(size_history(records), count="epoch"),
         "spectrum": lambda: viz.plot_spectrum(layer, scales=(1, 2), name=name),
     }
