@@ -116,26 +116,34 @@ def draw_growth(stages: dict[int, KernelStages]) -> Figure:
 
 # --- which-network.md: accuracy at other resolutions ------------------------------------------------------------------
 
+RESOLUTIONS = {
+    "Characters, 182 samples": "bandwidth_sepflexnet-character-trajectories.json",
+    "Sequential CIFAR-10, 1,024 samples": "bandwidth_sepflexnet-tiny-scifar10.json",
+}
+
 
 @styled
-def draw_resolutions(panels: dict[str, dict[str, str]]) -> Figure:
-    """Draw accuracy against resolution. panels: for each title, the logs of `benchmarks.bandwidth` by their labels."""
+def draw_resolutions() -> Figure:
+    """Draw the accuracy of networks against the resolution of their inputs, from logs of `benchmarks.bandwidth`."""
     figure = new_figure(PAGE, 2.7, "Accuracy at other resolutions than that of the training")
     colours = theme()
-    for axes, (title, logs) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        looks = ((colours.blue, "o"), (colours.red, "s"))
-        for (label, file), (colour, marker) in zip(logs.items(), looks, strict=False):
-            rows = json.loads((RESULTS / "bench" / file).read_text("utf-8"))["resolutions"]
-            scales = [row["scale"] for row in rows]
-            axes.plot(scales, [100 * row["accuracy"] for row in rows], color=colour, marker=marker, label=label)
-            if all(row["recalibrated"] is not None for row in rows):
-                again = [100 * row["recalibrated"] for row in rows]
-                axes.plot(scales, again, color=colour, marker=marker, linestyle="--", label=f"{label}, recalibrated")
-        axes.set(title=title, xlabel="samples, relative to training", ylabel="accuracy, %")
+    for axes, (title, file) in zip(figure.subplots(1, len(RESOLUTIONS)), RESOLUTIONS.items(), strict=True):
+        rows = json.loads((RESULTS / "bench" / file).read_text("utf-8"))["resolutions"]
+        for key, label, colour, marker in (
+            ("accuracy", "as trained", colours.blue, "o"),
+            ("recalibrated", "norms recalibrated", colours.red, "s"),
+        ):
+            points = [(row["scale"], 100 * row[key]) for row in rows if row[key] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=4, label=label)
+        scales = [row["scale"] for row in rows]
+        axes.set_title(title)
+        axes.set_xlabel("resolution")
         axes.set_xticks(scales, [f"×{scale:g}" for scale in scales])
-        axes.set_ylim(0, 100)
+        axes.set_ylim(0, 103)
         axes.grid(axis="y")
         axes.legend(loc="lower right")
+    figure.axes[0].set_ylabel("accuracy, %")
     return figure
 
 
@@ -154,7 +162,7 @@ def documentation() -> dict[str, Callable[[], Figure]]:
         "curves": lambda: viz.plot_curves(with_test(records, run.read_results())),
         "kernel": lambda: viz.plot_kernel(layer, channels=[(30, 19), (8, 15)], name=name),
         "masks": lambda: viz.plot_masks(model),
-        "resolutions": lambda: draw_resolutions(RESOLUTIONS),
+        "resolutions": draw_resolutions,
         "sizes": lambda: viz.plot_sizes(size_history(records), count="epoch"),
         "spectrum": lambda: viz.plot_spectrum(layer, scales=(1, 2), name=name),
     }

@@ -82,6 +82,9 @@ FILES = {
     "bench/peers_cpu.png": "the same as a figure",
     "bench/start_time_cpu.txt": "how fast the command starts: `python -m benchmarks.start_time`",
     "bench/missing_samples_cpu.txt": "series of which steps are missing: `python -m benchmarks.missing_samples`",
+    "bench/bandwidth_sepflexnet-character-trajectories.json": "bandwidth of a trained network, and its accuracy at "
+    "other resolutions: `python -m benchmarks.bandwidth NAME`",
+    "bench/bandwidth_sepflexnet-tiny-scifar10.json": "the same on sequential CIFAR-10",
     "bench/volumes_cpu.txt": "layers for volumes of 64³ voxels on a CPU: `python -m benchmarks.volumes`",
     "bench/volumes_h200.txt": "the same on one H200",
     "robustness/convolutions.json": "random convolutions: `python -m tests.fuzz.campaign`; docs/robustness.md",
