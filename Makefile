@@ -28,7 +28,7 @@ docs: .venv/ready # --quiet would hide warnings from --strict
 	$(BIN)/mkdocs build --strict
 
 unit: .venv/ready
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 demo: .venv/ready
 	rm -rf runs/demo

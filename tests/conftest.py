@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of commands that tests start
+
 import numpy as np
 import pytest
 import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import torch
@@ -23,5 +24,41 @@ def mend_the_interpreter():
     interpreter._patch_lang_tensor = patch_lang_tensor
 
 
+def patch_once():
+    """Replace the functions of `triton.language` once per launch.
+
+    Triton 3.6 replaces them again in every call of a function inside of a kernel, which is half of the time.
+    """
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang
+    replaced = set()  # the modules whose functions were replaced during this launch
+
+    class Scope:
+        """Changes of a launch. Its kernel restores them, but functions inside of it do not, as in Triton."""
+
+        def __init__(self, changes):
+            self.changes = changes
+
+        def restore(self):
+            replaced.clear()
+            self.changes.restore()
+
+    @functools.cache
+    def languages(function):
+        known = interpreter.tl, interpreter.tl.core
+        return frozenset(value.__name__ for value in function.__globals__.values() if any(value is m for m in known))
+
+    def patch_lang(function):
+        found = languages(function)
+        if found and found <= replaced:
+            return None  # what the caller does not use
+        replaced.update(found)
+        return Scope(original(function))
+
+    interpreter._patch_lang = patch_lang
+
+
 if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
     mend_the_interpreter()
+    patch_once()

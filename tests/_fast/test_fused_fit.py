@@ -27,9 +27,9 @@ CASES = {
     "shallow siren": ("siren", {"hidden": 5, "layers": 2, "omega_0": 20.0}),
 }
 IMAGES = {
-    "float32": ("float32", (13, 17), EXACT),
-    "float32 wide": ("float32", (5, 70), EXACT),
-    "bfloat16": ("bfloat16", (5, 70), 2e-2),
+    "float32": ("float32", (7, 17), EXACT),
+    "float32 wide": ("float32", (3, 70), EXACT),
+    "bfloat16": ("bfloat16", (3, 70), 2e-2),
 }
 PAIRS = {  # the interpreter takes seconds for each, so it gets one of each kind for the other images
     f"{image}-{case}": (*CASES[case], *IMAGES[image])
@@ -44,7 +44,7 @@ def test_loss_and_gradients_equal_those_of_autograd(name, options, kept, size, l
     monkeypatch.setattr(fused_parts, "PROGRAMS", 4)  # two per image, with several blocks each
     for step in (fused_fit.FusedStep, fused_fit.FusedSirenStep):
         monkeypatch.setattr(step, "cut", (32, 2))  # several blocks per row, the last one not full
-    monkeypatch.setattr(steps, "ROOM", 1 << 18)  # some of the rows at a time
+    monkeypatch.setattr(steps, "ROOM", 140_000)  # some of the rows at a time
     monkeypatch.setattr(fused_parts, "PRECISION", "tf32x3")  # float32 accuracy
     monkeypatch.setattr(fused_parts, "KEPT", getattr(torch, kept))
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def test_loss_and_gradients_equal_those_of_autograd(name, options, kept, size, l
     step = fused_step(group, generators[0])
     assert step is not None
     assert step.at_once > step.programs
-    for _ in range(2):  # the second call must reset the sums of the first
+    for _ in range(2 if DEVICE == "cuda" or size == (3, 70) else 1):  # the second call must reset the sums of the first
         assert step().sum().item() == pytest.approx(loss.item(), rel=1e-5)
         for key, gradient in expected.items():
             got = group.parameters[key].grad

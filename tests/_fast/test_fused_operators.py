@@ -79,8 +79,10 @@ def plain_launches(supported, monkeypatch):
 
 
 def network(parametrization="paper", **options):
+    """Three layers. The interpreter takes a second for each tile of taps."""
     torch.manual_seed(0)
-    shape = {"in_channels": 3, "num_classes": 4, "image_size": 8, "widths": [4], "dropout": 0.0}
+    shape = {"in_channels": 3, "num_classes": 4, "image_size": 6, "widths": [4], "dropout": 0.0}
+    shape["generator_options"] = {"hidden": 32, "layers": 2}
     net = create_model("flexnet7", **{**shape, "algorithm": "dft", "parametrization": parametrization, **options})
     with torch.no_grad():
         for name, parameter in net.named_parameters():
@@ -118,7 +120,7 @@ def compare_training(net, x, limit=1e-5):
 @pytest.mark.parametrize("parametrization", ["paper", "scaled"])
 def test_a_network_samples_its_kernels_together(parametrization):
     net = network(parametrization)
-    nodes = compare_training(net, torch.randn(2, 3, 8, 8, device=DEVICE))
+    nodes = compare_training(net, torch.randn(2, 3, 6, 6, device=DEVICE))
     assert nodes.count("sample_features") == nodes.count("apply_mask") == nodes.count("mix_maps") == 1
     assert all(layer._provider.prepared is None for layer in net.modules() if isinstance(layer, FlexConv2d))
 
@@ -126,19 +128,19 @@ def test_a_network_samples_its_kernels_together(parametrization):
 @needs_triton
 @pytest.mark.usefixtures("supported")
 def test_layers_with_other_windows_are_sampled_separately():
-    net = network("paper", image_size=16)
+    net = network("paper", image_size=10)
     net.blocks[0].conv1.mask.set_(sigma=0.1)
     net.stem.mask.set_(sigma=2.0)
     refresh_extents(net)
     windows = {module.window for module in net.modules() if isinstance(module, FlexConv2d)}
-    nodes = compare_training(net, torch.randn(2, 3, 16, 16, device=DEVICE))
+    nodes = compare_training(net, torch.randn(2, 3, 10, 10, device=DEVICE))
     assert nodes.count("sample_features") == len(windows) > 1
 
 
 @needs_triton
 @pytest.mark.usefixtures("supported")
 def test_direct_convolutions_use_the_kernels_of_a_group():
-    nodes = compare_training(network(algorithm="direct"), torch.randn(2, 3, 8, 8, device=DEVICE))
+    nodes = compare_training(network(algorithm="direct"), torch.randn(2, 3, 6, 6, device=DEVICE))
     assert nodes.count("sample_features") == 1
 
 
@@ -147,7 +149,7 @@ def test_direct_convolutions_use_the_kernels_of_a_group():
 def test_layers_with_recompute_are_left_out():
     net = network()
     net.stem.recompute = True
-    nodes = compare_training(net, torch.randn(2, 3, 8, 8, device=DEVICE))
+    nodes = compare_training(net, torch.randn(2, 3, 6, 6, device=DEVICE))
     assert nodes.count("apply_mask") >= 1
 
 
@@ -204,7 +206,7 @@ def test_eager_code_samples_every_kernel_when_it_is_used():
 def test_compiled_norms_leave_out_the_bias(monkeypatch, name):
     monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
     if name == "flexnet7":
-        net, x = network(), torch.randn(4, 3, 8, 8, device=DEVICE)
+        net, x = network(), torch.randn(4, 3, 6, 6, device=DEVICE)
     else:
         net = network_of_sequences()
         x = torch.randn(4, 3, 24, device=DEVICE)
@@ -221,7 +223,7 @@ def test_a_norm_that_is_used_twice_counts_two_batches(monkeypatch):
     monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
     net = network()
     net.blocks[0].norm2 = net.blocks[0].norm1
-    compare_training(net, torch.randn(4, 3, 8, 8, device=DEVICE))
+    compare_training(net, torch.randn(4, 3, 6, 6, device=DEVICE))
     assert net.blocks[0].norm1.num_batches_tracked == 2
     assert net.stem_norm.num_batches_tracked == 1
     assert compiled_norm.batch_counts.norms is None
@@ -300,7 +302,7 @@ def test_a_network_is_one_graph_that_optimizer_steps_do_not_change(monkeypatch):
     compiled = torch.compile(net, backend=nodes, fullgraph=True)
     layers = sum(isinstance(module, FlexConv2d) for module in net.modules())
     others = sum(isinstance(module, nn.BatchNorm2d | nn.Linear | nn.Dropout) for module in net.modules())
-    x = torch.randn(2, 3, 8, 8, device=DEVICE)
+    x = torch.randn(2, 3, 6, 6, device=DEVICE)
     # masks have no gradient here, and features none in the scaled parametrization
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -71,19 +72,35 @@ def assert_same(found, truth):
     torch.testing.assert_close(found, truth.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """`network()`, and the report of its export to a format as "colors". Each export takes seconds."""
+    model = network()
+    return model, functools.cache(
+        lambda format: export(model, tmp_path_factory.mktemp("exported") / f"net.{format}", name="colors")  # noqa: A006
+    )
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The folder of digits.onnx, as in the documentation."""
+    folder = tmp_path_factory.mktemp("digits")
+    export(from_pretrained("flexnet3-digits"), folder / "digits.onnx", name="flexnet3-digits")
+    return folder
+
+
 # --- raw samples in, probabilities out --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("format", RUN)
-def test_file_maps_raw_pixels_to_probabilities(format, tmp_path):  # noqa: A002
-    model, path = network(), tmp_path / f"net.{format}"
-    report = export(model, path)
+def test_file_maps_raw_pixels_to_probabilities(format, exported):  # noqa: A002
+    model, report = exported[0], exported[1](format)
     assert report.error <= LIMIT
     assert "raw uint8 values from 0 to 255" in str(report)
     assert "probabilities of 3 classes: red, grün, blue" in str(report)
     for shape in ((1, 3, 8, 8), (5, 3, 8, 8), (2, 3, 11, 6)):  # batch and size are free
         raw = pixels(*shape)
-        found = RUN[format](path, raw)
+        found = RUN[format](report.path, raw)
         assert_same(found, model(model.inputs(raw)).softmax(1))
         assert_same(found.sum(1), torch.ones(shape[0]))
 
@@ -205,11 +222,10 @@ def test_float16_overflow_is_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_digits_file_has_the_accuracy_of_the_network(tmp_path):
+def test_digits_file_has_the_accuracy_of_the_network(digits):
     model, test = from_pretrained("flexnet3-digits"), load("digits").test
     raw = resize_images(test.inputs.float(), (16, 16))  # from 0 to 16
-    export(model, tmp_path / "digits.onnx")
-    found = run_onnx(tmp_path / "digits.onnx", raw)
+    found = run_onnx(digits / "digits.onnx", raw)
     with torch.no_grad():
         truth = model(model.inputs(raw)).softmax(1)
     torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-6)
@@ -232,8 +248,8 @@ EXPECTED = {
 }
 
 
-def test_onnx_metadata(tmp_path):
-    report = export(network(), tmp_path / "net.onnx", name="colors")
+def test_onnx_metadata(exported):
+    report = exported[1]("onnx")
     found = onnx_metadata(report.path)
     assert {**EXPECTED, **report.metadata} == dict(report.metadata)
     assert {key: found[key] for key in EXPECTED} == {
@@ -244,8 +260,8 @@ def test_onnx_metadata(tmp_path):
     assert output.name == "probabilities"
 
 
-def test_pt2_metadata(tmp_path):
-    report = export(network(), tmp_path / "net.pt2", name="colors")
+def test_pt2_metadata(exported):
+    report = exported[1]("pt2")
     assert pt2_metadata(report.path) == report.metadata
     assert {**EXPECTED, **report.metadata} == dict(report.metadata)
 
@@ -329,9 +345,9 @@ def test_own_module_with_inputs_is_preprocessed(tmp_path):
 # --- exported files as modules ----------------------------------------------------------------------------------------
 
 
-def test_exported_file_rounds_pixels_and_returns_logits(tmp_path):
-    model, raw = network(), pixels(2, 3, 8, 8)
-    file = ExportedFile(export(model, tmp_path / "net.pt2"), logits=True)
+def test_exported_file_rounds_pixels_and_returns_logits(exported):
+    model, raw = exported[0], pixels(2, 3, 8, 8)
+    file = ExportedFile(exported[1]("pt2"), logits=True)
     assert_same(file(raw.float() + 0.3), model(model.inputs(raw)).log_softmax(1))
 
 
@@ -350,9 +366,9 @@ def test_existing_file_is_replaced_only_with_force(suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=rf"a\.{suffix} exists.*force=True"):
-        export(network(), path)
+        export(Own(), path, shape=(1, 1, 24))
     assert path.read_text() == "mine"
-    assert export(network(), path, force=True).size == path.stat().st_size
+    assert export(Own(), path, shape=(1, 1, 24), force=True).size == path.stat().st_size
 
 
 def test_file_that_appears_during_the_export_is_kept(tmp_path, monkeypatch):
@@ -478,32 +494,30 @@ def test_command_evaluates_any_file_on_raw_test_data(options, tmp_path, monkeypa
 # --- without flexconv -------------------------------------------------------------------------------------------------
 
 
-def test_file_is_used_without_flexconv_and_torch(tmp_path):
-    model, raw = network(), pixels(2, 3, 8, 8)
-    export(model, tmp_path / "net.onnx", name="colors")
+def test_file_is_used_without_flexconv_and_torch(exported, tmp_path):
+    model, raw = exported[0], pixels(2, 3, 8, 8)
     np.save(tmp_path / "raw.npy", raw.numpy())
     program = (
         "import sys; sys.modules['flexconv'] = sys.modules['torch'] = None\n"
         "import json, numpy as np, onnxruntime\n"
-        "session = onnxruntime.InferenceSession('net.onnx')\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1])\n"
         "about = session.get_modelmeta().custom_metadata_map\n"
         "raw = np.load('raw.npy').astype(about['input_dtype'])\n"
         "(scores,) = session.run(None, {session.get_inputs()[0].name: raw})\n"
         "classes = json.loads(about['classes'])\n"
         "print(about['network'], *(classes[n] for n in scores.argmax(1)))\n"
     )
-    command = [sys.executable, "-X", "utf8", "-c", program]
+    command = [sys.executable, "-X", "utf8", "-c", program, str(exported[1]("onnx").path)]
     printed = subprocess.run(command, cwd=tmp_path, check=True, timeout=120, capture_output=True, encoding="utf-8")
     expected = [COLORS[n] for n in model(model.inputs(raw)).argmax(1)]
     assert printed.stdout.split() == ["colors", *expected]
 
 
-def test_example_of_the_documentation_needs_neither_flexconv_nor_torch(tmp_path):
+def test_example_of_the_documentation_needs_neither_flexconv_nor_torch(digits):
     page = (Path(__file__).parents[2] / "docs/export.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (example,) = (block for block in blocks if "InferenceSession" in block)
-    export(from_pretrained("flexnet3-digits"), tmp_path / "digits.onnx", name="flexnet3-digits")
     blocked = "import sys; sys.modules['flexconv'] = sys.modules['torch'] = None\n"
     command = [sys.executable, "-c", blocked + example]
-    printed = subprocess.run(command, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True).stdout
+    printed = subprocess.run(command, cwd=digits, check=True, timeout=120, capture_output=True, text=True).stdout
     assert printed.startswith("flexnet3-digits 1 0.99")

@@ -530,4 +530,4 @@ class _Times:
 
 
 TestLayers = Layers.TestCase
-TestLayers.settings = fuzz_settings(160, cost=10, stateful_step_count=12)
+TestLayers.settings = fuzz_settings(100, cost=10, stateful_step_count=12)

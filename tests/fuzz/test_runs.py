@@ -66,6 +66,6 @@ def test_files_that_are_restored_or_refused(play):
     assert counts["lose: finished"] == counts["edit: refused"] == counts["flip: finished"] == 1
 
 
-@fuzz(24, recipe=st.sampled_from(["adam", "sgd", "cross"]), faults=st.lists(faults, min_size=1, max_size=5), cost=50)
+@fuzz(16, recipe=st.sampled_from(["adam", "sgd", "cross"]), faults=st.lists(faults, min_size=1, max_size=5), cost=50)
 def test_faults(play, recipe, faults):
     play(recipe, faults)

@@ -14,6 +14,7 @@ from .test_conv import both
 
 # inductor imports a torch module that uses torch.jit.script_method
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("algorithm", ["fft", "auto"])
 def test_compiles_in_one_graph(algorithm):
     def conv(x, weight, bias):

@@ -1,6 +1,6 @@
-"""Run a few training steps in one or several processes and write losses and gradients. Used by test_distributed.py.
+"""Run a few training steps in one or several processes and record losses and gradients. Used by test_distributed.py.
 
-python -m tests.train.distributed_worker OUT PRECISION ENGINE           (alone, or under torchrun)
+python -m tests.train.distributed_worker OUT PRECISION ENGINE           (under torchrun)
 """
 
 from __future__ import annotations
@@ -8,27 +8,25 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+from lightning_fabric import Fabric
+from torch._inductor import config
 
-torch.set_num_threads(1)
-
-from lightning_fabric import Fabric  # noqa: E402
-from torch._inductor import config  # noqa: E402
-
-from flexconv import data, train  # noqa: E402
-from flexconv._fast.kernel_sampler import KernelSampler  # noqa: E402
-from flexconv.train import build_model, leave_processes, make_fabric  # noqa: E402
-from flexconv.train.display import Display  # noqa: E402
-from flexconv.train.sync_norm import synchronise_norms  # noqa: E402
-from tests.train.tiny import tiny_recipe  # noqa: E402
-
-config.cpp.simdlen = 0  # compiling takes half the time without vector instructions
+from flexconv import data, train
+from flexconv._fast.kernel_sampler import KernelSampler
+from flexconv.train import build_model, leave_processes, make_fabric
+from flexconv.train.display import Display
+from flexconv.train.sync_norm import synchronise_norms
+from tests.train.tiny import tiny_recipe
 
 STEPS = 4
 
 
 def main(out: str, precision: str, engine: str) -> None:
+    torch.set_num_threads(1)
+    config.cpp.simdlen = 0  # compiling takes half the time without vector instructions
     recipe = small_recipe(precision, engine)
     fabric = make_fabric(recipe, "cpu")
     record = measure(recipe, fabric, out)
@@ -62,10 +60,10 @@ def measure(recipe: train.Recipe, fabric: Fabric, out: str) -> dict[str, object]
         record["sampled together"] += 1  # type: ignore[operator]
         return ahead(kernels)
 
-    KernelSampler.ahead = counted  # type: ignore[method-assign, assignment]
     for batch, _ in zip(trainer.train_batches.iterate(epoch=0), range(STEPS), strict=False):
         before = trainer.sums[0].clone()
-        trainer.step(batch)
+        with patch.object(KernelSampler, "ahead", counted):
+            trainer.step(batch)
         loss = trainer.sums[0] - before
         if fabric.world_size > 1:
             torch.distributed.all_reduce(loss)

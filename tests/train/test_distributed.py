@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from flexconv.train import RunFolder
+from flexconv.train import RunFolder, make_fabric
+
+from .distributed_worker import measure, small_recipe
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
 
 
-def run(*command, port=None):
-    """Return the output of a command, run in two processes if a port is given. Prints stack traces if it hangs."""
-    prefix = [] if port is None else [*TORCHRUN, str(port)]
+def run(*command, port):
+    """Return the output of a command that runs in two processes. Prints stack traces if it hangs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, *prefix, *command], cwd=ROOT, text=True, env=environment, **pipes)
+    process = subprocess.Popen(
+        [sys.executable, *TORCHRUN, str(port), *command], cwd=ROOT, text=True, env=environment, **pipes
+    )
     try:
         printed, complaints = process.communicate(timeout=200)
     except (subprocess.TimeoutExpired, pytest.fail.Exception):  # pytest.fail is raised by the time limit of the test
@@ -50,9 +53,10 @@ def port():
 
 @pytest.mark.parametrize(("precision", "engine", "tolerance"), [("fp64", "eager", 1e-11), ("fp32", "compiled", 1e-5)])
 def test_two_processes_compute_the_same_as_one(tmp_path, port, precision, engine, tolerance):
-    run("-m", "tests.train.distributed_worker", str(tmp_path / "one"), precision, "eager")
+    recipe = small_recipe(precision, "eager")
+    one = measure(recipe, make_fabric(recipe, "cpu"), str(tmp_path / "one"))
     run("-m", "tests.train.distributed_worker", str(tmp_path / "two"), precision, engine, port=port)
-    one, two = (torch.load(tmp_path / name) for name in ("one", "two"))
+    two = torch.load(tmp_path / "two")
     assert two["sampled together"] == (len(two["losses"]) if engine == "compiled" else 0)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)  # Fabric's logits are float32 in any case
     assert two["validation"][2] == one["validation"][2]

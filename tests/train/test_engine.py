@@ -217,6 +217,7 @@ def test_auto_selects_the_fastest_engine(expected, device, processes, steps, cha
     assert fastest(tiny_recipe(**changes), fabric, steps) == expected
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_failed_compilation_suggests_the_eager_engine(tmp_path):
     def fail(*_):
         raise RuntimeError("backend='inductor' raised:\nCompileError: no such kernel\nmore of this")

@@ -83,9 +83,11 @@ class StopAt:
         monkeypatch.setattr(loop.Trainer, "step", counted)
 
 
-@pytest.mark.parametrize("steps", [1, 5, 6, 7, 17])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_resumed_run_ends_with_same_weights(finished, tmp_path, monkeypatch, steps, number):
+@pytest.mark.parametrize(
+    ("number", "steps"),
+    [*((signal.SIGINT, steps) for steps in (1, 6, 17)), *((signal.SIGTERM, steps) for steps in (5, 6, 7))],
+)
+def test_resumed_run_ends_with_same_weights(finished, tmp_path, monkeypatch, number, steps):
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         StopAt(patch, steps, lambda: signal.raise_signal(number))
