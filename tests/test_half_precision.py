@@ -336,6 +336,14 @@ def test_network_with_residual_sums_is_made_in_float16(device):
     assert {p.dtype for p in model.bfloat16().norm.parameters()} == {BFLOAT}
 
 
+@pytest.mark.parametrize("first", [BFLOAT, torch.float64, HALF])
+def test_network_with_residual_sums_is_converted_from_any_dtype_to_float16(first):
+    model, x = trained_sepflexnet()
+    converted = copy.deepcopy(model).to(first).half()
+    assert converted.norm.running_var.dtype == converted.blocks[0].norm.weight.dtype == torch.float32
+    assert relative_error(converted(x.half()).float(), model(x)) < TOLERANCE[BFLOAT]
+
+
 def test_features_beyond_float16_raise():
     model, x = trained_sepflexnet()
     nn.init.constant_(model.norm.weight, 1e7)

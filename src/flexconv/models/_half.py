@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .._context import autocast_enabled
-from ..nn import Convert, converted_dtype, in_float32
+from ..nn import Convert, converted_dtype
 
 NORMS = (_BatchNorm, nn.GroupNorm)
 
@@ -28,8 +28,18 @@ class NormsInFloat32(nn.Module):
         if not recurse or converted_dtype(fn, torch.float32) != torch.float16:
             return super()._apply(fn, recurse)
         for child in self.children():
-            child._apply(in_float32(fn) if isinstance(child, NORMS) else fn)
+            child._apply(_without_float16(fn) if isinstance(child, NORMS) else fn)
         return super()._apply(fn, recurse=False)
+
+
+def _without_float16(convert: Convert) -> Convert:
+    """A conversion as `nn.Module._apply` gets it, with float32 instead of float16."""
+
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
+        result = convert(tensor)
+        return tensor.to(result.device, torch.float32) if result.dtype == torch.float16 else result
+
+    return converted
 
 
 def norms_in_float32(network: nn.Module) -> list[nn.Module]:

@@ -24,7 +24,6 @@ from ._half import as_float16 as as_float16
 from ._half import check_float16 as check_float16
 from ._half import computes_in_float16 as computes_in_float16
 from ._half import converted_dtype as converted_dtype
-from ._half import in_float32 as in_float32
 from ._half import parameter_dtype as parameter_dtype
 from ._lengths import can_read_values as can_read_values
 from ._lengths import check_lengths as check_lengths
