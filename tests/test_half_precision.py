@@ -570,11 +570,12 @@ def test_moves_the_scale_of_consecutive_modules(layer, norm):
     assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(3), nn.GroupNorm(1, 3)])
 @pytest.mark.parametrize("small", [None, 3])
 @pytest.mark.parametrize("materialized", [False, True])
-def test_moves_the_scale_of_separable_convolutions(small, materialized):
+def test_moves_the_scale_of_separable_convolutions(small, materialized, norm):
     torch.manual_seed(0)
-    model = nn.Sequential(SeparableFlexConv1d(2, 3, 9, small_kernel=small), nn.BatchNorm1d(3))
+    model = nn.Sequential(SeparableFlexConv1d(2, 3, 9, small_kernel=small), copy.deepcopy(norm))
     first = model[0]
     for layer in (first.depthwise, first.small):
         if layer is not None:
@@ -587,10 +588,12 @@ def test_moves_the_scale_of_separable_convolutions(small, materialized):
         first = model[0]
         kernel = first.depthwise.weight
     else:
-        assert set(move_scale_to_norms(model)) >= {"0.depthwise", "0.pointwise"}
+        assert move_scale_to_norms(model) == ["0.depthwise", *(["0.small"] if small else []), "0.pointwise"]
         kernel = first.depthwise.kernel()
     assert kernel.abs().max() < 300
-    assert model[1].running_var.max() < 64**2
+    assert first.pointwise.weight.abs().max() < 300
+    if isinstance(norm, nn.BatchNorm1d):
+        assert model[1].running_var.max() < 64**2
     assert relative_error(model(x), truth) < 1e-5
     assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
 
@@ -623,6 +626,19 @@ def test_pairs_of_own_networks_are_given():
         copy.deepcopy(model).half()(x.half())
     assert move_scale_to_norms(model, [(model.conv, model.norm)]) == ["conv"]
     assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
+
+
+def test_pairs_of_sums_are_given():
+    torch.manual_seed(0)
+    first, second, norm = enlarge(FlexConv1d(2, 4, 5), 1e6), enlarge(FlexConv1d(2, 4, 3), 1e4), nn.BatchNorm1d(4)
+    model, x = nn.ModuleList([first, second, norm]), torch.randn(8, 2, 20)
+    with torch.no_grad():
+        for _ in range(50):
+            norm(first(x) + second(x))
+    truth = norm.eval()(first(x) + second(x))
+    assert move_scale_to_norms(model, [((first, second), norm)]) == ["0", "1"]
+    assert norm.running_var.max() < 64**2
+    assert relative_error(norm(first(x) + second(x)), truth) < 1e-5
 
 
 def test_leaves_what_it_cannot_move():
@@ -658,7 +674,9 @@ def test_statistics_beyond_float16_raise():
         model.half()
 
 
-@pytest.mark.parametrize("pairs", [[3], [(nn.ReLU(), None)], [(nn.ReLU(),)]])
+@pytest.mark.parametrize(
+    "pairs", [[3], [(nn.ReLU(), None)], [(nn.ReLU(),)], [((), nn.ReLU())], [((nn.ReLU(), 3), nn.ReLU())]]
+)
 def test_wrong_pairs_raise(pairs):
     with pytest.raises(TypeError, match="pairs"):
         move_scale_to_norms(nn.ReLU(), pairs)

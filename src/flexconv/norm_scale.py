@@ -41,7 +41,8 @@ def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -
     Arguments:
         pairs: (convolution, norm) for every norm that is the only consumer of a convolution's output. By default these
             are consecutive modules of an `nn.Sequential`, and those that a module lists in its method
-            `conv_norm_pairs()`, as the blocks of `flexconv.models` do. A 1×1 convolution can take the place of a norm.
+            `conv_norm_pairs()`, as the blocks of `flexconv.models` do. A 1×1 convolution can take the place of a norm,
+            and a tuple of convolutions whose outputs are added can take the place of a convolution.
 
     Returns:
         The names of the convolutions that were changed. Pairs whose scale cannot be moved are left as they are: custom
@@ -55,7 +56,8 @@ def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -
         convs = [_convolution_in(each) for each in (before if isinstance(before, tuple) else (before,))]
         if _can_be_scaled(convs, norm, uses) and _move(convs, norm):
             changed += [names.get(id(conv), type(conv).__name__) for conv in convs]
-    return changed
+    order = {name: number for number, name in enumerate(names.values())}
+    return sorted(changed, key=lambda name: order.get(name, len(order)))
 
 
 def _count_uses(model: nn.Module) -> Counter[int]:
@@ -67,13 +69,20 @@ def _count_uses(model: nn.Module) -> Counter[int]:
 
 def _checked(pairs: Iterable[Pair]) -> Iterator[Pair]:
     for pair in pairs:
-        if not isinstance(pair, Sequence) or [isinstance(each, nn.Module) for each in pair] != [True, True]:
+        before, norm = pair if isinstance(pair, Sequence) and len(pair) == 2 else ((), None)
+        modules = [*(before if isinstance(before, tuple) else [before]), norm]
+        if len(modules) < 2 or not all(isinstance(each, nn.Module) for each in modules):
             raise ArgumentTypeError(f"pairs must hold (convolution, norm) modules; got {pair!r}")
         yield pair
 
 
 def _listed_pairs(model: nn.Module) -> Iterator[Pair]:
-    for module in model.modules():
+    """The pairs that can be seen in a model.
+
+    Those of inner modules come first, because a scale moves to the 1×1 convolution at the end of a separable one, and
+    from there to the norm outside of it.
+    """
+    for module in reversed(list(model.modules())):
         if _is_sequential(module):
             yield from itertools.pairwise(module._modules.values())  # type: ignore[misc]  (none is None)
         elif hasattr(module, "conv_norm_pairs"):

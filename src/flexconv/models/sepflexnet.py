@@ -252,9 +252,9 @@ class SepFlexNet(Model, NormsInFloat32):
             return x.movedim(1, -1)
         return last_step(x, where) if self.readout == "last" else mean_over_positions(x, where)
 
-    def conv_norm_pairs(self) -> list[tuple[nn.Module | tuple[nn.Module, ...], nn.Module]]:
+    def conv_norm_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         """Convolutions with the norms behind them, for `flexconv.move_scale_to_norms`."""
-        return [*self.stem.conv_norm_pairs(), (self.stem.pointwise, self.stem_norm)]
+        return [(self.stem, self.stem_norm)]
 
     @property
     def cannot_stream(self) -> str | None:
