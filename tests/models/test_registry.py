@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexconv import GaussianMask, at_resolution, materialize
-from flexconv.models import CIFARResNet, FlexNet, FlexTCN, create_model, list_models
+from flexconv.models import CIFARResNet, FlexNet, FlexTCN, SepFlexNet, create_model, list_models
 from flexconv.nn import GENERATORS, FlexConv1d, FlexConv2d, FlexConvNd, NJet
 from tests.conftest import GOLDEN, mentions
 
@@ -275,6 +275,30 @@ def test_networks_can_be_resampled_and_materialized(name):
     twice = at_resolution(model, 2)
     assert twice(x.repeat_interleave(2, -1) if dims == 1 else F.interpolate(x, scale_factor=2)).shape == model(x).shape
     torch.testing.assert_close(materialize(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+PARTS = {
+    FlexNet: ["stem", "stem_norm", "blocks.0", "blocks.1", "head"],
+    FlexTCN: ["blocks.0", "blocks.0.conv1", "blocks.1", "head"],
+    SepFlexNet: ["stem", "stem_norm", "blocks.0", "blocks.0.conv", "blocks.0.mix", "norm", "head"],
+}
+
+
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in PARTS for part in PARTS[kind]])
+def test_any_part_can_be_replaced_by_another_module(kind, part):
+    torch.manual_seed(0)
+    options = {"in_channels": 4, "num_classes": 3, "length" if kind is FlexTCN else "image_size": 8}
+    widths = {"width": 4, "depth": 2} if kind is SepFlexNet else {"widths": [4, 4]}
+    model, x = kind(**options, **widths).eval(), torch.randn(2, 4, *([8] if kind is FlexTCN else [8, 8]))
+    before = model(x)
+    model.set_submodule(part, nn.Identity())
+    y = model(x)
+    if part != "head":
+        assert y.shape == before.shape
+    assert not torch.equal(y, before)
+    torch.testing.assert_close(materialize(model)(x), y, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(copy.deepcopy(model).half()(x.half()).float(), y, atol=0.05, rtol=0.05)
+    model.train()(x).sum().backward()
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -53,10 +53,11 @@ def norm_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return torch.float32 if dtype == torch.float16 else dtype
 
 
-def is_converted(conv: nn.Module, x: torch.Tensor) -> bool:
-    """Whether x and the network that `conv` belongs to were both converted to float16. Not under autocast."""
-    both = x.dtype == next(conv.parameters()).dtype == torch.float16
-    return both and not autocast_enabled(x.device.type)
+def is_converted(network: nn.Module, x: torch.Tensor) -> bool:
+    """Whether a network and its input x were both converted to float16. Not under autocast."""
+    if x.dtype != torch.float16 or autocast_enabled(x.device.type):
+        return False
+    return any(p.dtype == torch.float16 for p in network.parameters())
 
 
 def sums_in_float32(x: torch.Tensor, converted: bool) -> AbstractContextManager[object]:

@@ -119,7 +119,7 @@ class FlexTCN(Model, FillsMissing):
 
     @property
     def filling_layer(self) -> nn.Module:
-        return self.blocks[0].conv1  # type: ignore[return-value]
+        return getattr(self.blocks[0], "conv1", self.blocks[0])  # the block may be replaced by another module
 
     def forward(
         self,
@@ -152,7 +152,7 @@ class FlexTCN(Model, FillsMissing):
         x = self.dropout_in(x)
         with sample_together(self):
             for block in self.blocks:
-                x = block(x, where)
+                x = block(x) if where is None else block(x, where)
         if self.readout == "every":
             y = self.head(x.transpose(1, 2)).transpose(1, 2)
             return y if lengths is None else hide_padding(y, lengths)

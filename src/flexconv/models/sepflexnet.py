@@ -222,11 +222,11 @@ class SepFlexNet(Model, NormsInFloat32):
             if not self.training:  # a training step must not wait for values from a GPU
                 there = check_seen(there, x, lengths)
             seen = torch.cat([there.expand(-1, self.in_channels - 1, *x.shape[2:]), torch.ones_like(there)], 1)
-        converted = is_converted(self.stem.pointwise, x)
+        converted = is_converted(self, x)
         with sums_in_float32(x, converted):
             x, where = self._stem(x, lengths, seen)
             for block in self.blocks:
-                x = block(x, lengths, where)
+                x = block(x) if where is None else block(x, lengths, where)
             x = self._read(normalise(self.norm, x, where), where)
         y = self.head(as_float16(x, self.norm) if converted else x)
         if self.readout != "every":
