@@ -158,10 +158,12 @@ def test_long_table_with_dates(write):
     [
         ("2026-01-01T00:30+01:00", "2026-01-01T00:00Z", "2026-01-01T03:00+02:00"),  # 23:30, 0:00 and 1:00
         ("1500-01-01", "2026-01-01", "2500-01-01"),  # 64-bit integers of nanoseconds end in 2262
+        ("1700-01-01", "1800-01-01", "2200-01-01"),  # their difference in nanoseconds exceeds 2⁶³
+        (str(-(2**63)), "0", str(2**63 - 1)),
         ("2026-01-01T00:00:00.000000001", "2026-01-01T00:00:00.000000002", "2026-01-01T00:00:00.000000003"),
     ],
 )
-def test_dates_are_sorted(write, dates):
+def test_dates_and_numbers_are_sorted(write, dates):
     rows = [f"a,{dates[step]},u,{step}" for step in (2, 0, 1)]
     table = data.read_table(write("own.csv", "id,time,label,x\n" + "\n".join(rows)), id="id", time="time")
     assert table.inputs.tolist() == [[[0, 1, 2]]]

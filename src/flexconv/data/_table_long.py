@@ -96,11 +96,21 @@ def _parse_times(values: Sequence[str], kind: str) -> np.ndarray | None:
     try:
         if kind == "date":
             dates = _parse_dates(values)
-            return None if np.isnat(dates).any() else (dates - dates.min()) / np.timedelta64(1, "s")
+            unit, _ = np.datetime_data(dates.dtype)
+            per_second = np.timedelta64(1, "s") / np.timedelta64(1, unit)
+            return None if np.isnat(dates).any() else _after_first(dates.view(np.int64)) / per_second
         numbers = np.array(values, kind)
     except (ValueError, OverflowError):
         return None
-    return (numbers - numbers.min()).astype(np.float64) if np.isfinite(numbers).all() else None
+    return _after_first(numbers) if np.isfinite(numbers).all() else None
+
+
+def _after_first(numbers: np.ndarray) -> np.ndarray:
+    """How much larger numbers are than the smallest one, as floats."""
+    first = numbers.min()
+    if numbers.dtype == np.int64:  # differences can exceed 2⁶³, but not 2⁶⁴
+        return (numbers.view(np.uint64) - first.view(np.uint64)).astype(np.float64)
+    return numbers - first
 
 
 def _parse_dates(values: Sequence[str]) -> np.ndarray:
