@@ -126,3 +126,10 @@ def test_materialized_layer_fills_in_missing_samples_and_refuses_lengths():
     torch.testing.assert_close(plain(x, observed=observed), layer(x, observed=observed))
     with pytest.raises(UsageError, match=r"lengths needs a FlexConv.*Conv1d"):
         plain(x, [7])
+
+
+def test_materialized_causal_layer_is_printed():
+    layer = SeparableFlexConv1d(2, 3, 9, padding="causal")
+    plain = materialize(layer)
+    assert (plain.in_channels, plain.out_channels) == (layer.in_channels, layer.out_channels) == (2, 3)
+    assert "SeparableFlexConv1d(\n  2, 3" in repr(plain)

@@ -93,7 +93,7 @@ class SeparableFlexConvNd(FillsMissing):
 
     @property
     def in_channels(self) -> int:
-        return self.depthwise.in_channels
+        return self.pointwise.in_channels  # materialize may replace the depthwise part by a sequence
 
     @property
     def out_channels(self) -> int:
