@@ -62,9 +62,21 @@ def test_converted_to_float16(dims):
     result = low(x.half())
     assert result.dtype == torch.float16
     assert relative_error(result.float(), conv(x)) < ROUNDING
-    assert low(x[:0].half()).shape == conv(x[:0]).shape
     with pytest.raises(RuntimeError):  # of torch: the dtypes differ
         conv(x.half())
+
+
+@each_dims
+def test_empty_inputs(dims):
+    conv, x = make(dims)
+    expected = conv(x[:0])
+    assert conv.half()(x[:0].half()).shape == expected.shape
+    with torch.autocast("cpu", torch.float16):
+        result = conv(x[:0])
+        with pytest.raises(RuntimeError):  # of torch: it needs a position
+            conv(x[..., :0])
+    assert result.shape == expected.shape
+    assert result.dtype == torch.float32
 
 
 def test_numbers_beyond_float16_raise():

@@ -35,8 +35,8 @@ class PointwiseConvNd(nn.modules.conv._ConvNd):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         autocast = autocast_enabled(input.device.type)
-        fits = autocast or input.dtype == self.weight.dtype  # otherwise torch raises an error
-        if not computes_in_float16(input) or not fits or not input.numel():
+        fits = (autocast or input.dtype == self.weight.dtype) and 0 not in input.shape[1:]  # or else torch raises
+        if not computes_in_float16(input) or not fits:
             return super().forward(input)  # type: ignore[misc]  (of nn.Conv1d, nn.Conv2d or nn.Conv3d)
         if input.ndim == self.dims + 1:
             return self.forward(input.unsqueeze(0)).squeeze(0)
