@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from flexconv._fast.blocks import fused_blocks
 from flexconv.errors import ArgumentError, ArgumentTypeError, FlexConvError, UsageError
 from flexconv.export import export, load_conv
 from flexconv.models import FlexNet, FlexTCN, SepFlexNet
-from tests.conftest import mentions
+from tests.conftest import mentions, relative_error
 
 SIZES = {"flexnet": (8, 9), "ckcnn": (8, 9), "flextcn": (24,), "cktcn": (24,)}
 
@@ -168,6 +170,21 @@ def test_materialized_and_exported_networks_still_fill_in(name, tmp_path):
         y = plain(torch.where(there, x, torch.nan), observed=observed)
         torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(plain(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_half_precision(name, dtype):
+    model, (x, observed, there) = make(name).eval(), batch(name)
+    expected, tolerance = model(x, observed=observed), {torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    x = torch.where(there, x, torch.nan)
+    for converted in (materialize(model).to(dtype), copy.deepcopy(model).to(dtype)):
+        y = converted(x.to(dtype), observed=observed)
+        assert y.dtype == dtype
+        assert relative_error(y.float(), expected) < tolerance
+    with torch.autocast("cpu", dtype):
+        assert relative_error(model(x, observed=observed).float(), expected) < tolerance
 
 
 def test_streams_take_no_mask():

@@ -21,6 +21,16 @@ def test_assigned_steps_equal_those_of_the_constructor(name, value):
     torch.testing.assert_close(layer(x), made(x))
 
 
+@torch.no_grad()
+def test_kernels_that_are_kept_in_evaluation_are_used_with_assigned_steps():
+    layer, x = FlexConv2d(2, 3, 5).eval(), torch.randn(1, 2, 9, 8)
+    before = layer(x), layer(x)
+    layer.stride = 2
+    torch.testing.assert_close(layer(x), before[1][..., ::2, ::2])
+    layer.stride = 1
+    assert torch.equal(layer(x), before[1])
+
+
 @pytest.mark.parametrize("name", ["stride", "dilation"])
 def test_impossible_steps_are_refused_when_assigned(name):
     layer = FlexConv1d(1, 1, 5)

@@ -167,7 +167,7 @@ def _read(content: bytes, where: str) -> tuple[dict[str, Any], Inputs | None, di
 def _add_neighbors(
     model: nn.Module, neighbors: Mapping[str, Any], state: Mapping[str, torch.Tensor], where: str
 ) -> None:
-    """Add what separable convolutions need for missing samples."""
+    """Add what networks and separable convolutions need for missing samples."""
     for name, settings in neighbors.items():
         place, _, attribute = name.rpartition(".")
         try:

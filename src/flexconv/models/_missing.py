@@ -36,5 +36,8 @@ def fill_first(
 
 
 def hide_unreached(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
-    """Set x to 0 where a mask [batch, 1, *size] is False, as in its padding. Lengths [batch] and None hide nothing."""
+    """Set x to 0 where a mask [batch, 1, *size] is False, so that it is like padding for the next convolution.
+
+    Lengths [batch] and None hide nothing.
+    """
     return x if where is None or where.ndim == 1 else x.masked_fill(~where, 0.0)
