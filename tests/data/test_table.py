@@ -243,6 +243,7 @@ BAD = [
     ("label,a,b\nx,1,2\ny,inf,3\n", {}, r"line 3, column 'a': inf is not a finite"),
     ("label,a,b\nx,1,2\ny,1e99,3\n", {}, r"line 3, column 'a': 1e99 is not a finite"),
     ("label,a,b\nx,1,2\ny,two,3\n", {}, r"line 3, column 'a': 'two' is not a number"),
+    ("who,label,a\np0,x,1\np0,x,2\n", {}, r"line 2, column 'who': 'p0' is not a number.* data\.id=who if .*series"),
     ("label;a;b\nx;1,5;2\ny;2;3\n", {}, r"line 2, column 'a': '1,5' has a decimal comma"),
     ("kind;a;b\nx;1,5;2,5\ny;2,5;3,5\n", {}, r"line 2, column 'a': '1,5' has a decimal comma"),
     ("label,a,a\nx,1,2\ny,3,4\n", {}, r"line 1: two columns are called 'a'"),
