@@ -200,13 +200,28 @@ def _standardized(splits: DataSplits, inputs: Inputs) -> DataSplits:
         raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
     if splits.in_channels != len(inputs.mean):
         raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}")
-    if splits.class_names != inputs.classes:
-        ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
-        note(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
+    splits = _in_order_of_training(splits, inputs.classes)
     shape = (-1, *(1 for _ in splits.train.sample_shape[1:]))
     mean, std = (torch.tensor(values).view(shape) for values in (inputs.mean, inputs.std))
     parts = {part: getattr(splits, part) for part in PARTS}
     return replace(splits, **{k: v and replace(v, mean=mean, std=std) for k, v in parts.items()})
+
+
+def _in_order_of_training(splits: DataSplits, classes: tuple[str, ...]) -> DataSplits:
+    """The data set with its classes in the order of the training. Other names are matched by order, and noted."""
+    import torch
+
+    names = splits.class_names
+    if names == classes:
+        return splits
+    if sorted(names) != sorted(classes):
+        ours, theirs = (", ".join(each[:8]) for each in (names, classes))
+        note(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
+        return splits
+    numbers = torch.tensor([classes.index(name) for name in names])
+    parts = {part: getattr(splits, part) for part in PARTS}
+    ordered = {k: v and replace(v, labels=numbers[v.labels]) for k, v in parts.items()}
+    return replace(splits, class_names=classes, **ordered)
 
 
 def part_of(splits: DataSplits, part: str) -> Split:
