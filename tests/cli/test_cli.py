@@ -661,6 +661,7 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
     assert small.err.startswith("folder: images are resized to 16×16")
     json.loads(call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]", "--json").out)
+    assert_refused(call("eval", "runs/photos/weights", "--data", "photos"), "3 channels.* 1; add .*mode=gray")
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
     assert [row[0] for row in scores_by_resolution(shown.out)] == ["16×16", "20×20"]
 
