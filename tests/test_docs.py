@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import statistics
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ def is_module(name):
     return name in ENTRY_POINTS or path.with_suffix(".py").exists() or (path / "__main__.py").exists()
 
 
+def extras():
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    return {*project["optional-dependencies"]}
+
+
+def test_every_extra_is_on_the_page_about_the_installation():
+    assert {*re.findall(r"^\| `(\w+)` \|", read("docs/install.md"), re.MULTILINE)} == extras()
+
+
 def check_command(line):
     """Check one line of a shell."""
     words = shlex.split(line, comments=True)
@@ -110,8 +120,7 @@ def check_command(line):
             assert (ROOT / "weights/pyproject.toml").exists()
         case ["pip", "install", what] | ["pip", "install", "-e", what]:
             assert what.partition("[")[0] == ".", f"{what}: flexconv is on no package index"
-            extras = re.findall(r"^(\w+) = \[", read("pyproject.toml").split("optional-dependencies]")[1], re.MULTILINE)
-            assert {*re.findall(r"\w+", what.partition("[")[2])} <= {*extras}, what
+            assert {*re.findall(r"\w+", what.partition("[")[2])} <= extras(), what
         case ["python", "-m", module, *_]:
             assert is_module(module), module
         case ["python", script, *_]:

@@ -611,6 +611,23 @@ def test_other_data_is_standardised_as_in_training(call, finished, tmp_path):
     assert logged(finished / "tiny")[0] in shown.out
 
 
+def test_eval_matches_classes_by_name(call, finished, tmp_path):
+    """Folders sort classes by name, and arrays have the order of `class_names`."""
+    test = load_data("digits").test
+    gray, labels = (test.inputs * test.scale).numpy().astype(np.float32), 9 - test.labels.numpy()
+    names = list("9876543210")
+    arrays = {"train_inputs": gray, "train_labels": labels, "test_inputs": gray, "test_labels": labels}
+    np.savez(tmp_path / "own.npz", **arrays, class_names=names)
+    shown = call("eval", finished / "tiny" / "weights", "--data", "npz", "--data-option", "path=own.npz")
+    assert shown.code == 0, shown.err
+    assert score(shown.out)[0] == logged(finished / "tiny")[0]
+    assert "by order" not in shown.err
+    np.savez(tmp_path / "own.npz", **arrays, class_names=[f"digit {name}" for name in names])
+    shown = call("eval", finished / "tiny" / "weights", "--data", "npz", "--data-option", "path=own.npz")
+    assert score(shown.out)[0] != logged(finished / "tiny")[0]
+    assert "matched by order: digit 9" in shown.err
+
+
 def test_eval_refuses_data_with_other_classes(call, finished, tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((20, 1, 8, 8), np.uint8), labels=np.arange(20) % 2)
     own = ["--set", "data.name=npz", "--set", "data.options.path=own.npz", "--set", "data.validation=0"]
@@ -644,6 +661,7 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
     assert small.err.startswith("folder: images are resized to 16×16")
     json.loads(call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]", "--json").out)
+    assert_refused(call("eval", "runs/photos/weights", "--data", "photos"), "3 channels.* 1; add .*mode=gray")
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
     assert [row[0] for row in scores_by_resolution(shown.out)] == ["16×16", "20×20"]
 

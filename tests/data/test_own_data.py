@@ -373,7 +373,11 @@ def with_labels(*labels):
         (with_labels(0, 0), "the only class is 0; .*two classes"),
         (with_labels("u", "v") | {"class_names": ["u", "w"]}, "label 'v' of sample 4, expected one of u, w"),
         ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "lengths": np.full(4, 9)}, "from 1 to 8"),
-        ({"inputs": np.zeros((4, 1, 8)), "labels": np.arange(4), "class_names": ["a"]}, "label 3.* 1 class_names"),
+        (with_labels(0, 1) | {"class_names": ["a"]}, "label 1 of sample 4.* 1 class_names"),
+        (
+            with_labels(0, 1) | {"labels": np.array([0, 1, 0, 9, 0, 1, 0, 1]), "class_names": ["a", "b"]},
+            "train_labels: label 9 of sample 3, but there are only 2 class_names: a, b",
+        ),
         (with_labels(0, 1) | {"class_names": "ab"}, r"class_names: shape \(\)"),
         (with_labels(1, 2, 3), r"train_labels: no samples of class 0 \(found 1, 2, 3\).*0 … 3"),
         (with_labels(0, 2, 4), r"no samples of class 1, 3 \(found 0, 2, 4\)"),
@@ -382,7 +386,7 @@ def with_labels(*labels):
         (
             {"train_inputs": np.zeros((2, 1, 8)), "train_labels": np.arange(2)}
             | {"test_inputs": np.zeros((3, 1, 8)), "test_labels": np.arange(3)},
-            r"train_labels: no samples of class 2 \(found 0, 1\)",
+            "test_labels: label 2 of sample 2, but the training set has the classes 0, 1",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import cli, data, from_pretrained, train
+from flexconv import cli, create_model, data, from_pretrained, save_pretrained, train
 from flexconv.data import _plain_numbers
 from flexconv.errors import MissingPackageError
 
@@ -245,6 +245,7 @@ BAD = [
     ("label,a,b\nx,1,2\ny,inf,3\n", {}, r"line 3, column 'a': inf is not a finite"),
     ("label,a,b\nx,1,2\ny,1e99,3\n", {}, r"line 3, column 'a': 1e99 is not a finite"),
     ("label,a,b\nx,1,2\ny,two,3\n", {}, r"line 3, column 'a': 'two' is not a number"),
+    ("who,label,a\np0,x,1\np0,x,2\n", {}, r"line 2, column 'who': 'p0' is not a number.* data\.id=who if .*series"),
     ("label;a;b\nx;1,5;2\ny;2;3\n", {}, r"line 2, column 'a': '1,5' has a decimal comma"),
     ("kind;a;b\nx;1,5;2,5\ny;2,5;3,5\n", {}, r"line 2, column 'a': '1,5' has a decimal comma"),
     ("label,a,a\nx,1,2\ny,3,4\n", {}, r"line 1: two columns are called 'a'"),
@@ -570,6 +571,28 @@ def test_eval_on_other_files(write, tmp_path, monkeypatch, capsys):
     assert "did you mean 'kind'" in capsys.readouterr().err
     assert cli.run([*tested, "missing.csv"]) == 2
     assert "missing.csv" in capsys.readouterr().err
+
+
+def test_eval_reads_tables_as_in_training(write, tmp_path, monkeypatch, capsys):
+    """As `predict` does. Options that are given replace those of the training."""
+    monkeypatch.chdir(tmp_path)
+    write("mine.csv", LONG)
+    options = {"path": "mine.csv", "id": "id", "time": "time", "label": "kind", "test_share": 0.5}
+    tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": options, "epochs": 1, "batch_size": 2}
+    train.train(train.build_recipe(tree), "run", device="cpu", plots=False)
+    tested = ["eval", "run", "--device", "cpu", "--data", "mine.csv", "--data-option", "test_share=0.5"]
+    assert cli.run(tested) == 0
+    assert "table test: " in capsys.readouterr().out
+    assert cli.run([*tested, "--data-option", "id=who"]) == 2
+    assert "data.id=who" in capsys.readouterr().err
+    rows = [",".join(map(str, [("cat", "dog")[i % 2], *range(64)])) for i in range(10)]
+    write("flat.csv", "\n".join(["kind," + ",".join(f"p{i}" for i in range(64)), *rows]))
+    network = create_model("flexnet3", in_channels=1, num_classes=2, image_size=8, widths=[2])
+    save_pretrained(network, "images")
+    tested = ["eval", "images", "--device", "cpu", "--data", "flat.csv"]
+    assert cli.run(tested) == 2
+    assert "table has series, but the network takes images; " in capsys.readouterr().err
+    assert cli.run([*tested, "--data-option", "shape=[8,8]"]) == 0
 
 
 def test_line_breaks_in_column_names_stay_in_one_line(write):

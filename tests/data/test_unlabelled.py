@@ -72,8 +72,10 @@ def test_reads_rows_of_a_table_for_a_network(tmp_path):
     assert data.read_unlabelled(path, channels=1, size=(2, 3)).inputs[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
     assert data.read_unlabelled(path, channels=2, size=(3,)).inputs[0].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert data.read_unlabelled(path, channels=1, size=(6,)).names == (f"{path}:1", f"{path}:2")
-    with pytest.raises(data.DamagedDataError, match=r"6 values, but data\.shape=\[1, 4, 4\] needs"):
+    with pytest.raises(data.DamagedDataError, match=r"6 values per row, .* samples of 1 × 4 × 4 = 16"):
         data.read_unlabelled(path, channels=1, size=(4, 4))
+    with pytest.raises(data.DamagedDataError, match=r"6 values per row, .* samples of 4 × 3 = 12 values"):
+        data.read_unlabelled(path, channels=4, size=(3,))
 
 
 def test_reads_a_table_without_labels(tmp_path):

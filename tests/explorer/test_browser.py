@@ -190,7 +190,7 @@ def test_light_and_dark_theme(visit):
     find(dark, "#theme").click()
     assert dark.execute_script(colour) == day
     assert picture(dark, "kernel") == kernel
-    assert find(dark, "#theme").text == "Dark colours"
+    assert find(dark, "#theme").text == "Dark colors"
 
 
 def test_kernel_and_spectrum_equal_those_of_the_model(visit, models):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from flexconv.explorer._channels import choose_channels
 from flexconv.explorer._layer import _mask, shown_kernel
 from flexconv.explorer._model import SCALES, model_numbers
 from flexconv.explorer._pack import LARGEST, pack, unpack
-from flexconv.nn import ChannelGaussianMask
+from flexconv.nn import ChannelGaussianMask, FourierNet
+from flexconv.sampling import continuous_kernel
 from flexconv.spectrum import MUCH_FOLDED_ENERGY, energy_beyond_nyquist, folded_energy, max_frequency
 
 OWN = SCALES.index(1.0)
@@ -138,16 +141,29 @@ def test_energy_beyond_the_nyquist_frequency_is_measured(layer):
 
 
 def test_measured_bandwidth_agrees_with_the_fft_of_numpy(layer):
-    kernel = layer.kernel().detach().double().numpy()
+    kernel = continuous_kernel(layer, 4).detach().double().numpy()
     for d, share in enumerate(numbers(layer)["measured"]):
-        size = 16 * 256
-        energy = np.abs(np.fft.rfft(kernel, size, axis=d + 2)) ** 2
-        energy = np.moveaxis(energy, d + 2, -1).reshape(-1, size // 2 + 1).sum(0)
+        size = 16 * 1024
+        energy = np.abs(np.fft.rfft(kernel, size, axis=d + 1)) ** 2
+        energy = np.moveaxis(energy, d + 1, -1).reshape(-1, size // 2 + 1).sum(0)
         energy[1:-1] *= 2
         below = np.cumsum(energy) / energy.sum()
-        bin_width = 2 / (4 * kernel.shape[d + 2])  # of the coarser transform
-        assert np.interp(share - bin_width, np.linspace(0, 1, size // 2 + 1), below) < 0.99
-        assert np.interp(min(1, share + bin_width), np.linspace(0, 1, size // 2 + 1), below) >= 0.99
+        bin_width = 2 / (4 * kernel.shape[d + 1])  # of the coarser transform
+        place = np.linspace(0, 4, size // 2 + 1)  # in units of the Nyquist frequency of the layer
+        assert np.interp(share - 4 * bin_width, place, below) < 0.99
+        assert np.interp(min(4, share + 4 * bin_width), place, below) >= 0.99
+
+
+@pytest.mark.parametrize("frequency", [4.0, 12.0])
+def test_measured_bandwidth_and_energy_beyond_nyquist_agree(frequency):
+    """If more than 1 % of the energy is beyond the Nyquist frequency, 99 % is not below it."""
+    wave = partial(FourierNet, hidden=1, layers=1)
+    layer = FlexConv1d(1, 1, 33, mask=GaussianMask(1, sigma=0.3), generator=wave, parametrization="paper")
+    with torch.no_grad():
+        layer.generator.frequency.fill_(2 * torch.pi * frequency)
+    shown = numbers(layer)
+    assert (shown["energy"] > 0.01) == (frequency > shown["nyquist"][0])
+    assert (max(shown["measured"]) > 1) == (frequency > shown["nyquist"][0])
 
 
 @pytest.mark.parametrize("make", [causal, rectangular, rotated], ids=lambda make: make.__name__)

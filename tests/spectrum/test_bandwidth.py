@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from flexconv.nn import FlexConv1d, FlexConv2d, FourierNet
-from flexconv.spectrum import _bandwidth, measured_bandwidth
+from flexconv.nn import FlexConv1d, FlexConv2d, FourierNet, GaussianMask
+from flexconv.spectrum import _bandwidth, energy_beyond_nyquist, measured_bandwidth, nyquist
 
 from .helpers import make_layer, one_gabor
 
@@ -63,3 +63,16 @@ def test_rejects_invalid_mask_and_layer():
         measured_bandwidth(FlexConv2d(1, 2, 9), mask="yes")
     with pytest.raises(TypeError, match=r"measured_bandwidth .*FlexConv.*Conv2d"):
         measured_bandwidth(nn.Conv2d(1, 1, 3))
+
+
+def test_cropped_bandwidth_includes_the_edge_of_the_crop():
+    """The crop adds frequencies that the whole kernel does not have."""
+    torch.manual_seed(0)
+    layer = FlexConv1d(1, 4, 33, mask=GaussianMask(1, sigma=0.2, threshold=0.5))
+    (whole,), (cropped,) = measured_bandwidth(layer), measured_bandwidth(layer, crop=True)
+    assert cropped > whole
+    beyond = energy_beyond_nyquist(layer, scale=cropped / nyquist(33))
+    assert beyond == pytest.approx(0.01, abs=2e-3)
+    assert measured_bandwidth(FlexConv2d(1, 1, (9, 1)), crop=True)[1] == 0
+    with pytest.raises(ValueError, match="crop=True"):
+        measured_bandwidth(layer, crop=True, mask=False)

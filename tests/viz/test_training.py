@@ -24,6 +24,11 @@ def test_sizes_are_step_curves_per_layer_and_axis(draw):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_sizes_leave_room_above_the_largest_kernel(draw):
+    (panel,) = draw(plot_sizes({"a": [(1, 76), (2, 82)], "b": [(1, 77), (2, 80)]})).axes
+    assert panel.get_ylim()[1] > 85  # a curve on the frame looks cut off
+
+
 def test_sizes_accept_results_of_refresh_extents_and_ints(draw):
     model = FlexConv2d(1, 1, 9)
     history = {name or "layer": [(0, size)] for name, size in refresh_extents(model).items()}

@@ -31,7 +31,7 @@ def inspect(
 
     network, recipe = load_model(model)
     layers = summarize(network)
-    titles = ("layer", "in→out", "size", "of", "centre", "sigma", "beyond", "folded", "bound", "params", "work")
+    titles = ("layer", "in→out", "size", "of", "center", "sigma", "beyond", "folded", "bound", "params", "work")
     rows = [
         (
             layer.name,
@@ -51,7 +51,7 @@ def inspect(
     print_table(titles, rows, right=titles[1:])
     say(
         f"\n{sum(p.numel() for p in network.parameters()):,} parameters in total; {_verdict(layers)}\n"
-        "size: taps in use; of: taps of the grid; centre and sigma: of the mask, on a grid from −1 to 1;\n"
+        "size: taps in use; of: taps of the grid; center and sigma: of the mask, on a grid from −1 to 1;\n"
         "beyond: share of the kernel's energy beyond the Nyquist frequency, measured;\n"
         "folded: the part that aliases to the lower half of the band, ! if it costs accuracy at other\n"
         "resolutions; bound: upper bound of the frequencies in units of the Nyquist frequency;\n"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PARTS = ("test", "validation", "train")
 BATCH_SIZE = 256  # for a model without a recipe
+TABLE_OPTIONS = ("label", "id", "time", "columns", "ignore", "shape", "layout", "delimiter", "header")
+KINDS = {1: "series", 2: "images", 3: "volumes"}
 
 ModelName = Annotated[
     str,
@@ -97,7 +99,8 @@ def load_with_data(
 ) -> tuple[Model, Recipe | None, DataSplits]:
     """Load a model, its recipe if it has one, and data: the set named `data`, or the one that it was trained on.
 
-    `data` may also be the path of the user's own data. `options` are those of the data set, as KEY=VALUE.
+    `data` may also be the path of the user's own data. `options` are those of the data set, as KEY=VALUE. Options of a
+    table that are not given are those of the training.
     """
     from .. import data as datasets
 
@@ -108,6 +111,8 @@ def load_with_data(
     model, recipe = load_model(name)
     if data is None:
         return model, recipe, _trained_on(name, recipe, root)
+    if data == "table":
+        given = table_options(recipe) | given
     return model, recipe, _fitted(datasets.load(data, root=root, **given), model)
 
 
@@ -138,6 +143,13 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
+def table_options(recipe: Recipe | None) -> dict[str, Any]:
+    """The options with which the tables of the training were read, without those for its parts."""
+    if recipe is None or recipe.data.name != "table":
+        return {}
+    return {name: value for name, value in recipe.data.options.items() if name in TABLE_OPTIONS}
+
+
 def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSplits:
     """Load the data of a recipe, split and prepared as in training."""
     from ..train import load_data
@@ -153,6 +165,10 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
         raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")
+    dims = len(splits.train.sample_shape) - 1
+    if dims != model.dims:
+        shape = "" if splits.name != "table" else "; flattened images need --data-option shape=[HEIGHT,WIDTH]"
+        raise ArgumentError(f"{splits.name} has {KINDS[dims]}, but the network takes {KINDS[model.dims]}{shape}")
     if model.inputs is not None:
         splits = _standardized(splits, model.inputs)
     _check_series(splits, model)
@@ -199,14 +215,33 @@ def _standardized(splits: DataSplits, inputs: Inputs) -> DataSplits:
         here = "no MFCCs (add --data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
         raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
     if splits.in_channels != len(inputs.mean):
-        raise ArgumentError(f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}")
-    if splits.class_names != inputs.classes:
-        ours, theirs = (", ".join(names[:8]) for names in (splits.class_names, inputs.classes))
-        note(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
+        gray = splits.name == "folder" and (splits.in_channels, len(inputs.mean)) == (3, 1)
+        raise ArgumentError(
+            f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}"
+            f"{'; add --data-option mode=gray' if gray else ''}"
+        )
+    splits = _in_order_of_training(splits, inputs.classes)
     shape = (-1, *(1 for _ in splits.train.sample_shape[1:]))
     mean, std = (torch.tensor(values).view(shape) for values in (inputs.mean, inputs.std))
     parts = {part: getattr(splits, part) for part in PARTS}
     return replace(splits, **{k: v and replace(v, mean=mean, std=std) for k, v in parts.items()})
+
+
+def _in_order_of_training(splits: DataSplits, classes: tuple[str, ...]) -> DataSplits:
+    """The data set with its classes in the order of the training. Other names are matched by order, and noted."""
+    import torch
+
+    names = splits.class_names
+    if names == classes:
+        return splits
+    if sorted(names) != sorted(classes):
+        ours, theirs = (", ".join(each[:8]) for each in (names, classes))
+        note(f"note: class names differ, so classes are matched by order: {ours} here, {theirs} in training")
+        return splits
+    numbers = torch.tensor([classes.index(name) for name in names])
+    parts = {part: getattr(splits, part) for part in PARTS}
+    ordered = {k: v and replace(v, labels=numbers[v.labels]) for k, v in parts.items()}
+    return replace(splits, class_names=classes, **ordered)
 
 
 def part_of(splits: DataSplits, part: str) -> Split:

@@ -13,15 +13,13 @@ import typer
 
 from ..errors import ArgumentError
 from ._common import Device, note, print_table, say
-from ._model import ModelName, load_model, parse_options
+from ._model import ModelName, load_model, parse_options, table_options
 from ._resample import sizes
 
 if TYPE_CHECKING:
     from ..predict import Prediction
-    from ..train import Recipe
 
 FORMATS = {".json": "json", ".csv": "csv"}
-TABLE_OPTIONS = ("label", "id", "time", "columns", "ignore", "shape", "layout", "delimiter", "header")
 
 
 def predict(
@@ -83,7 +81,7 @@ def predict(
     from ..train import choose_device
 
     network, recipe = load_model(model)
-    reading = _table_options(recipe) | parse_options(options or [])
+    reading = table_options(recipe) | parse_options(options or [])
     size = resolution if resolution.isalpha() else sizes(resolution, network.dims, "--resolution")
     predictor = Predictor(
         network, device=choose_device(device), batch_size=batch_size, resolution=size, hop=hop, options=reading
@@ -124,13 +122,6 @@ def _form(as_json: bool, as_csv: bool, out: Path | None) -> str:
     if out.suffix.lower() not in FORMATS:
         raise ArgumentError(f"--out must end with {' or '.join(FORMATS)}, or add --json or --csv; got {str(out)!r}")
     return FORMATS[out.suffix.lower()]
-
-
-def _table_options(recipe: Recipe | None) -> dict[str, Any]:
-    """The options with which the tables of the training were read, without those for its parts."""
-    if recipe is None or recipe.data.name != "table":
-        return {}
-    return {name: value for name, value in recipe.data.options.items() if name in TABLE_OPTIONS}
 
 
 def _lines(predictions: Sequence[Prediction], *, chunks: bool) -> Iterator[Prediction]:

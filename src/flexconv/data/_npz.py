@@ -108,17 +108,21 @@ def _labels(
         numbers = {part: _numbered(each, names, f"{file}, {part}_labels") for part, each in given.items()}
     else:
         numbers = {part: torch.from_numpy(each.astype(np.int64)) for part, each in given.items()}
-    top = max(int(each.max()) for each in numbers.values())
-    if names is not None and top >= len(names):
-        raise DamagedDataError(f"{file}: label {top}, but there are only {len(names)} class_names: {listed(names)}")
-    count = top + 1 if names is None else len(names)
+    count = int(numbers["train"].max()) + 1 if names is None else len(names)
+    known = f"the training set has the classes {listed(numbers['train'].unique().tolist())}"
+    if names is not None:
+        known = f"there are only {len(names)} class_names: {listed(names)}"
+    for part, each in numbers.items():
+        if (beyond := each >= count).any():
+            row = int(beyond.int().argmax())
+            raise DamagedDataError(f"{file}, {part}_labels: label {each[row]} of sample {row}, but {known}")
     _check_no_gap(numbers["train"], count, file)
     return numbers, names or tuple(map(str, range(count)))
 
 
 def _checked_labels(arrays: dict[str, np.ndarray], part: str, count: int, file: Path) -> np.ndarray:
     labels, where = arrays.get(f"{part}_labels"), f"{file}, {part}_labels"
-    expected = f"expected {count:,} integers from 0 to 2**63 - 1, or strings"
+    expected = f"expected {count:,} integers (0, 1, 2, …) or strings"
     if labels is None:
         raise DamagedDataError(f"{where}: missing, {expected}")
     if labels.shape != (count,) or labels.dtype.kind not in "iuSU":

@@ -346,5 +346,5 @@ def _problem(value: str, name: str) -> str:
         return f"{value!r} has a decimal comma; write numbers with a point"
     return (
         f"{value!r} is not a number; if this column has no values, set data.ignore=[{name}], or data.label={name} if "
-        "it has the labels"
+        f"it has the labels, or data.id={name} if it says which series a row belongs to"
     )

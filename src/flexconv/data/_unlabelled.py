@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,15 +86,24 @@ def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[st
     table = read_table(file, **_present(file, options))
     inputs, given = table.inputs, options.get("shape") is not None
     series = inputs.ndim == 3
-    if series and not given and options.get("id") is None and len(size) == 2:
-        rows = reshape_rows(inputs[:, 0].numpy(), (channels, *size), "CHW", str(file))
-        inputs = torch.from_numpy(rows)
-    elif series and not given and channels > 1 and inputs.shape[1] == 1 and len(size) == 1:
-        rows = reshape_rows(inputs[:, 0].numpy(), (channels, *size), "CL", str(file))
-        inputs = torch.from_numpy(rows)
+    images = len(size) == 2 and options.get("id") is None
+    flattened = len(size) == 1 and channels > 1 and inputs.shape[1] == 1
+    if series and not given and (images or flattened):
+        inputs = _unflattened(inputs[:, 0], channels, size, file)
     _check_kind(file, "a table", inputs.shape[1], inputs.ndim - 2, channels, size)
     names = tuple(f"{file}:{name}" for name in table.names)
     return Unlabelled(inputs, table.lengths, names)
+
+
+def _unflattened(rows: torch.Tensor, channels: int, size: Sequence[int], file: Path) -> torch.Tensor:
+    """The rows [N, n] of a table as samples [N, C, *size]."""
+    needed = (channels, *size)
+    if rows.shape[1] != math.prod(needed):
+        raise DamagedDataError(
+            f"{file}: {rows.shape[1]:,} values per row, but the network expects samples of "
+            f"{' × '.join(map(str, needed))} = {math.prod(needed):,} values"
+        )
+    return torch.from_numpy(reshape_rows(rows.numpy(), needed, "CHW" if len(size) == 2 else "CL", str(file)))
 
 
 def _present(file: Path, options: dict[str, Any]) -> dict[str, Any]:

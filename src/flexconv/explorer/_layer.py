@@ -17,12 +17,13 @@ import torch
 from .. import sampling
 from ..errors import ArgumentError
 from ..nn import Axis, FlexConvNd, GaussianMask, RotatedGaussianMask, effective_sigma
-from ..spectrum import bandwidth, energy_spectrum
+from ..spectrum import measured_bandwidth
 from ..summary import LayerSummary, frequency_limit
 from ._channels import Channels
 from ._pack import pack
 
 ENERGY = 0.99  # fraction of a kernel's energy below its measured bandwidth
+OVERSAMPLE = 4  # samples per tap of the measured kernel, as in `energy_beyond_nyquist`
 POINTS = 1 << 16  # evaluated at once, to limit the memory for large grids
 
 
@@ -45,6 +46,7 @@ def layer_numbers(
      versions: [see `_version`, one per resolution]}
     """
     units = [axis.spacing for axis in layer.axes]
+    measured = measured_bandwidth(layer, energy=ENERGY, oversample=OVERSAMPLE, crop=True)
     return {
         **{name: getattr(summary, name) for name in ("name", "generator", "channels", "extent", "grid")},
         **{name: getattr(summary, name) for name in ("mean", "sigma", "frequency", "nyquist", "parameters", "share")},
@@ -52,7 +54,7 @@ def layer_numbers(
         "folded": summary.folded_energy,
         "aliased": summary.aliased,
         "groups": layer.groups,
-        "measured": [f / limit for f, limit in zip(_measured(layer), summary.nyquist, strict=True)],
+        "measured": [f / limit for f, limit in zip(measured, summary.nyquist, strict=True)],
         "outs": channels[0],
         "ins": channels[1],
         "causal": [axis.causal for axis in layer.axes],
@@ -108,13 +110,6 @@ def shown_kernel(layer: FlexConvNd, channels: Channels) -> np.ndarray:
     step = max(1, POINTS // math.prod(b - a for a, b in rest))
     slabs = [(first, min(first + step, stop)) for first in range(start, stop, step)]
     return np.concatenate([sampling.to_numpy(layer.sample([slab, *rest])[outs][:, ins]) for slab in slabs], axis=2)
-
-
-@torch.no_grad()
-def _measured(layer: FlexConvNd) -> list[float]:
-    """The frequency along each axis below which 99 % of the energy of the sampled kernel lies, over all channels."""
-    kernel = layer.kernel().flatten(0, 1)
-    return [bandwidth(energy_spectrum(kernel, d + 1), axis.spacing, ENERGY) for d, axis in enumerate(layer.axes)]
 
 
 def _mask(mask: GaussianMask, axes: Sequence[Axis]) -> dict[str, Any]:

@@ -5,16 +5,18 @@ function drawNumbers(host, { layer }) {
   const units = "The grid extends from −1 to 1 along every axis.";
   const entries = [{ name: "Kernel size", value: `${times(layer.extent)} of at most ${times(layer.grid)} taps` }];
   if (layer.mask) {
-    entries.push({ name: "Centre of the mask", value: each(layer.mean, 2), tooltip: units });
+    entries.push({ name: "Center of the mask", value: each(layer.mean, 2), tooltip: units });
     entries.push({ name: "Standard deviation of the mask", value: each(layer.sigma, 2), tooltip: units });
   } else {
     entries.push({ name: "Mask", value: "none" });
   }
-  const nyquist = each(new Set(layer.nyquist).size === 1 ? layer.nyquist.slice(0, 1) : layer.nyquist, 2);
-  entries.push({ name: "Nyquist frequency", value: nyquist, tooltip: `In cycles per unit. ${units}` });
+  const timesNyquist = (values) => `${values.map(short).join(", ")} × the Nyquist frequency`;
   if (layer.frequency) {
-    const tooltip = `An upper bound, in cycles per unit. The kernel may have no energy there. ${units}`;
-    entries.push({ name: "Frequencies at most", value: each(layer.frequency, 2), tooltip });
+    const limits = layer.nyquist.map((limit) => number(limit, 2)).join(", ");
+    const tooltip = "An upper bound. The kernel may have no energy there. In cycles per unit, the Nyquist frequency is "
+      + `${limits}. ${units}`;
+    const highest = layer.frequency.map((frequency, axis) => frequency / layer.nyquist[axis]);
+    entries.push({ name: "Frequencies at most", value: timesNyquist(highest), tooltip });
   }
   const percent = (share) => `${share < 5e-4 ? "< 0.1" : number(100 * share, share < 0.00995 ? 1 : 0)} %`;
   const cost = layer.aliased ? ", which costs accuracy at other resolutions" : "";
@@ -25,8 +27,7 @@ function drawNumbers(host, { layer }) {
       + "the band by sampling.",
     beyond: layer.aliased,
   });
-  const measured = layer.measured.map(short).join(", ");
-  entries.push({ name: "99 % of the energy", value: `below ${measured} × the Nyquist frequency` });
+  entries.push({ name: "99 % of the energy", value: `below ${timesNyquist(layer.measured)}` });
   entries.push({ name: "Parameters", value: layer.parameters.toLocaleString("en") });
   if (layer.share !== null) {
     entries.push({ name: "Multiply-adds", value: `${short(100 * layer.share)} % of the network` });
@@ -54,7 +55,7 @@ function describe({ part, network }, now, peak) {
 }
 
 function kernelCaption({ layer, view }, pair) {
-  const text = ` ${pair}${dims(layer) === 3 ? ", in the plane through the centre of the mask" : ""}.`;
+  const text = ` ${pair}${dims(layer) === 3 ? ", in the plane through the center of the mask" : ""}.`;
   if (!layer.mask) return [text];
   if (view.axes.length === 1) return [text, " The shaded area shows the mask."];
   return [text, legend(legendEntry("one standard deviation of the mask", "mask inner"),

@@ -182,7 +182,7 @@ function drawFrequencyByDepth(host, caption) {
   const series = [...measured, nyquist, ...bounds];
   const titles = { xTitle: "layer", yTitle: "frequency (1 = Nyquist)" };
   drawLines(host, series, { ...titles, mark: state.layer + 1 });
-  caption.append(strong("Frequencies"), " of every kernel, along the axis where they are highest.",
+  caption.append(strong("Frequencies"), " of every kernel, measured between its taps, along the axis where they are highest.",
     legend(...series.map(entryFor)));
   finishChart(host, caption, series, "layer");
 }

@@ -73,7 +73,7 @@ function describeField(host, caption, field, index) {
     before > field.position[axis] && after >= field.size[axis] - field.position[axis] - 1);
   const causal = field.reach.every(([, after]) => after === 0);
   caption.append(...badge(index), strong("Effective receptive field"),
-    ` of the ${causal ? "last output" : "output at the centre"}, before pooling: how much it changes with every sample of `,
+    ` of the ${causal ? "last output" : "output at the center"}, before pooling: how much it changes with every sample of `,
     `the input. It is the root mean square gradient over ${field.samples} ${field.noise ? "inputs of noise" : "samples"}.`,
     legend(legendEntry(`half of it is within ${short(field.radius.half)} ${unit}`, "mask inner"),
       legendEntry(`90 % is within ${short(field.radius.most)} ${unit}`, "mask"),

@@ -169,7 +169,7 @@ function drawCharts() {
 }
 
 function drawAll() {
-  control.theme.textContent = theme() === "dark" ? "Light colours" : "Dark colours";
+  control.theme.textContent = theme() === "dark" ? "Light colors" : "Dark colors";
   const first = (index) => networks.map((network) => layerAt(network, index)).find(Boolean);
   document.querySelectorAll("#layers canvas").forEach((canvas, i) => drawThumbnail(canvas, first(i)));
   drawLayer();

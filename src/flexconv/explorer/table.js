@@ -7,7 +7,7 @@ const TABLE_COLUMNS = [
   ["output channels", (layer) => layer.channels[1]],
   ["kernel size", (layer) => times(layer.extent)],
   ["grid", (layer) => times(layer.grid)],
-  ["mask centre", (layer) => layer.mean?.map((value) => number(value, 3)).join(", ") ?? "–"],
+  ["mask center", (layer) => layer.mean?.map((value) => number(value, 3)).join(", ") ?? "–"],
   ["mask sigma", (layer) => layer.sigma?.map((value) => number(value, 3)).join(", ") ?? "–"],
   ["99 % of the energy below (1 = Nyquist)", (layer) => layer.measured.map(short).join(", ")],
   ["energy beyond Nyquist (%)", (layer) => short(100 * layer.energy)],

@@ -119,7 +119,7 @@ def centred_grid(kernel_size: int | Sequence[int] | None, image_size: int | Sequ
     if kernel_size is not None:
         sizes = per_axis("kernel_size", kernel_size, 2, minimum=1)
         if any(size % 2 == 0 for size in sizes):
-            raise ArgumentError(f"kernel_size must be odd, because kernels are centred; got {kernel_size!r}")
+            raise ArgumentError(f"kernel_size must be odd, because kernels are centered; got {kernel_size!r}")
         return sizes
     if image_size is None:
         raise ArgumentError("either image_size or kernel_size is required; got neither")

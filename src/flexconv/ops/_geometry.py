@@ -93,7 +93,7 @@ def _resolve_axis(entry: str | int | Sequence[int], taps: int, dilation: int) ->
         if entry == "same":
             if reach % 2:
                 raise ArgumentError(
-                    f"padding='same' centres the kernel and requires an odd kernel size; got {taps}. "
+                    f"padding='same' centers the kernel and requires an odd kernel size; got {taps}. "
                     f"Use {taps - 1 or 1} or {taps + 1}, padding='causal', or a (left, right) pair"
                 )
             return reach // 2, reach // 2

@@ -45,10 +45,7 @@ def energy_beyond_nyquist(layer: FlexConvNd, *, scale: float | Sequence[float] =
     scales = [positive("scale", ratio) for ratio in per_axis_floats("scale", scale, layer.dims)]
     oversample = positive_int("oversample", oversample)
     limits = [ratio / (2 * oversample) for ratio in scales]  # in cycles per sample
-    shared = layer.mask is None or not layer.mask.per_channel
-    return share_beyond(
-        continuous_kernel(layer, oversample, _few_channels(layer.generator) if shared else layer.generator), limits
-    )
+    return share_beyond(cropped_kernel(layer, oversample), limits)
 
 
 def folded_energy(layer: FlexConvNd, *, scale: float | Sequence[float] = 1.0, oversample: int = 4) -> float:
@@ -64,6 +61,12 @@ def folded_energy(layer: FlexConvNd, *, scale: float | Sequence[float] = 1.0, ov
     check_layer(layer, "folded_energy")
     scales = per_axis_floats("scale", scale, layer.dims)
     return energy_beyond_nyquist(layer, scale=[FOLDED_FROM * ratio for ratio in scales], oversample=oversample)
+
+
+def cropped_kernel(layer: FlexConvNd, oversample: int) -> torch.Tensor:
+    """`continuous_kernel` with as few channels as have the same spectrum, summed over channels."""
+    shared = layer.mask is None or not layer.mask.per_channel
+    return continuous_kernel(layer, oversample, _few_channels(layer.generator) if shared else layer.generator)
 
 
 def _few_channels(generator: KernelGenerator) -> Callable[[torch.Tensor], torch.Tensor]:

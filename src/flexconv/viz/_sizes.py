@@ -31,6 +31,7 @@ def plot_sizes(history: History, *, most: int = 16, count: str = "step") -> Figu
     if not any(curves.values()):
         raise ArgumentError("the history is empty; plot_sizes expects {layer name: [(step, size), …]}")
     names = [list(curves)[index] for index in sampling.spread(positive_int("most", most), len(curves))]
+    largest = max((max(size) for name in names for _, size in curves[name]), default=1)
     dims = max(len(size) for points in curves.values() for _, size in points)
     title = f"Kernel size during training, {some_of(len(names), len(curves), 'layers')}"
     figure = new_figure(PAGE, 2.9 if dims < 3 else 2.5, title)
@@ -45,7 +46,7 @@ def plot_sizes(history: History, *, most: int = 16, count: str = "step") -> Figu
         panel.set_xlabel(count)
         integer_ticks(panel.xaxis)
         panel.set_title(NAMES[dims][d] if dims > 1 else "")
-        panel.set_ylim(0, None)
+        panel.set_ylim(0, 1.05 * largest)
         integer_ticks(panel.yaxis)
         panel.grid(axis="y")
     panels[0].set_ylabel("kernel size, taps")
