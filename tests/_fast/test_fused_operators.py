@@ -13,6 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from flexconv import FlexConv1d, FlexConv2d, RotatedGaussianMask, create_model, refresh_extents
 from flexconv._fast import compiled_kernels, compiled_norm, fused_sampler, many_launches
+from flexconv.errors import UsageError
 from flexconv.nn import sample_together
 from tests.conftest import relative_error
 
@@ -234,6 +235,14 @@ def test_networks_with_checkpoints_sample_every_kernel_when_it_is_used(monkeypat
     assert net.blocks[0].norm1.num_batches_tracked == 1
 
 
+@pytest.mark.usefixtures("plain_launches")
+def test_second_derivatives_of_compiled_layers_are_refused():
+    layer = FlexConv1d(2, 2, 9, mask=None, parametrization="paper", algorithm="direct").to(DEVICE)
+    y = torch.compile(layer, backend="eager", fullgraph=True)(torch.randn(2, 2, 12, device=DEVICE))
+    with pytest.raises(UsageError, match="create_graph"):
+        torch.autograd.grad(y.square().sum(), layer.generator.frequency, create_graph=True)
+
+
 def test_eager_code_samples_every_kernel_when_it_is_used():
     net = network()
     with sample_together(net):
@@ -270,6 +279,15 @@ def test_a_norm_that_is_used_twice_counts_two_batches(monkeypatch):
     assert net.blocks[0].norm1.num_batches_tracked == 2
     assert net.stem_norm.num_batches_tracked == 1
     assert compiled_norm.batch_counts.norms is None
+
+
+@pytest.mark.usefixtures("supported")
+def test_exported_norms_are_those_of_torch(monkeypatch):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    exported = torch.export.export(network(), (torch.randn(4, 3, 6, 6, device=DEVICE),))
+    targets = [str(node.target) for node in exported.graph.nodes]
+    assert any("batch_norm" in target for target in targets)
+    assert not any("_foreach_add_" in target for target in targets)
 
 
 def network_of_sequences():
