@@ -170,7 +170,7 @@ def _group_key(layer: FlexConvNd, window: Sequence[TapRange]) -> Any:
     kinds = [None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device) for tensor in given]
     mask = None if settings is None else (settings.form, settings.rotated, settings.reach, *_floors(layer))
     axes = tuple((axis.size, axis.causal) for axis in layer.axes)
-    return axes, tuple(window), tuple(kinds), mask, output.basis is not None, output.bias.shape[1:]
+    return axes, tuple(window), tuple(kinds), mask, output.basis is not None
 
 
 def _floors(layer: FlexConvNd) -> tuple[float, ...]:
