@@ -9,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
-from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, OperationCount, Problem
+from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, OperationCount, Problem, estimate_times
 from flexconv.ops._select import fastest_algorithm, override_key
 
-MIN_SAMPLES = 8  # measurements per fit of a regime; with fewer, similar regimes are added
+MIN_SAMPLES = 8  # measurements of comparable regimes; with fewer, further regimes are added
+PENALTY = 0.1  # for a coefficient that is e times that of comparable regimes, in units of errors of log(time)
+REFITS = 3  # see `fit_calibration`
 TOLERANCE = 1.1  # a selected algorithm that takes longer than this times the best one needs an override
 MIXINGS = {"dense", "grouped", "depthwise"}
 REPORTED_LIMITS = (1.2, 1.3)
@@ -31,7 +33,24 @@ class Sample(NamedTuple):
 
 
 def fit_calibration(samples: Sequence[Sample]) -> Calibration:
-    """Fit coefficients for every algorithm and regime, then add overrides for wrong selections."""
+    """Fit coefficients for every algorithm and regime, then add overrides for wrong selections.
+
+    Only ratios of times matter to a selection. If all algorithms take longer for a sample than estimated, for example
+    because the machine was busy, the times are divided by the median of these factors, and the fit is repeated.
+    """
+    coefficients = fit_coefficients(samples)
+    for _ in range(REFITS):
+        coefficients = fit_coefficients([_without_common_factor(coefficients, sample) for sample in samples])
+    calibration = Calibration(coefficients, {})
+    # an override also applies to similar shapes, which may then need overrides themselves
+    while wrong := _wrong_selections(calibration, samples):
+        for sample in wrong:
+            calibration.overrides[override_key(sample.problem)] = min(sample.times, key=sample.times.__getitem__)
+    return calibration
+
+
+def fit_coefficients(samples: Sequence[Sample]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Return the coefficients by algorithm and regime."""
     coefficients = {}
     for name, count in OPERATION_COUNTS.items():
         counted = [(count(problem), times[name]) for problem, times in samples if name in times]
@@ -39,14 +58,15 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
         if known:
             measured = {operations.regime for operations, _ in known}
             required = library_regimes(name, samples[0].problem.device) if name in ("direct", "fft") else []
-            regimes = [*required, *sorted(measured - {*required})]
-            coefficients[name] = {regime: fit_regime(regime, known) for regime in regimes}
-    calibration = Calibration(coefficients, {})
-    # an override also applies to similar shapes, which may then need overrides themselves
-    while wrong := _wrong_selections(calibration, samples):
-        for sample in wrong:
-            calibration.overrides[override_key(sample.problem)] = min(sample.times, key=sample.times.__getitem__)
-    return calibration
+            coefficients[name] = fit_regimes([*required, *sorted(measured - {*required})], known)
+    return coefficients
+
+
+def _without_common_factor(coefficients: dict[str, dict[str, tuple[float, ...]]], sample: Sample) -> Sample:
+    estimates = estimate_times(Calibration(coefficients, {}), sample.problem)
+    deviations = [np.log(time / estimates[name]) for name, time in sample.times.items() if name in estimates]
+    factor = np.exp(np.median(deviations))
+    return sample._replace(times={name: time / factor for name, time in sample.times.items()})
 
 
 def _wrong_selections(calibration: Calibration, samples: Sequence[Sample]) -> list[Sample]:
@@ -68,37 +88,64 @@ def library_regimes(algorithm: str, device: str) -> list[str]:
     return [" ".join(words) for words in itertools.product(("1D", "2D", "3D"), ("narrow", "wide"), mixings)]
 
 
-def fit_regime(regime: str, known: Sequence[tuple[OperationCount, float]]) -> tuple[float, ...]:
-    """Fit the coefficients of a regime to its measurements, or to those of the regimes with the most similar names.
+def fit_regimes(regimes: Sequence[str], known: Sequence[tuple[OperationCount, float]]) -> dict[str, tuple[float, ...]]:
+    """Fit the coefficients of each regime to its measurements, but close to those of a fit to all comparable regimes.
 
-    Depthwise, grouped and dense convolutions are not mixed if all of them were measured.
+    A few measurements alone would be fitted too closely. Depthwise, grouped and dense convolutions are not comparable
+    if there are enough measurements of each.
     """
-    words, used = {*regime.split()}, [each for each in known if each[0].regime == regime]
-    mixing = words & MIXINGS
-    comparable = [each for each in known if mixing == MIXINGS & {*each[0].regime.split()}]
-    if len(comparable) < MIN_SAMPLES:
-        comparable = [each for each in known if ("depthwise" in each[0].regime) == ("depthwise" in words)] or known
-    for shared in range(len(words), -1, -1):
-        if len(used) >= MIN_SAMPLES:
-            break
-        used = [each for each in comparable if len(words & {*each[0].regime.split()}) >= shared]
-    return fit([(1.0, *operations.counts) for operations, _ in used], [time for _, time in used])
+    common, found = {}, {}
+    for regime in regimes:
+        words = {*regime.split()}
+        mixing = words & MIXINGS
+        comparable = [each for each in known if mixing == MIXINGS & {*each[0].regime.split()}]
+        if len(comparable) < MIN_SAMPLES:
+            comparable = [each for each in known if ("depthwise" in each[0].regime) == ("depthwise" in words)] or known
+        key = frozenset(operations.regime for operations, _ in comparable)
+        if key not in common:
+            common[key] = fit(*_columns(comparable))
+        own = [each for each in known if each[0].regime == regime]
+        found[regime] = _rounded(fit(*_columns(own), common[key]) if own else common[key], *_columns(comparable))
+    return found
 
 
-def fit(counts: Sequence[tuple[float, ...]], nanoseconds: Sequence[float]) -> tuple[float, ...]:
-    """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time. Those of zero counts are zero."""
-    a, t = np.array(counts), np.array(nanoseconds)
-    counted = [bool(column.any()) for column in a.T]
-    a = a[:, counted]
-    start = np.maximum(nnls(a / t[:, None], np.ones(len(t)))[0], 1e-9 * t.mean() / a.mean(0))
+def _columns(known: Sequence[tuple[OperationCount, float]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([(1.0, *operations.counts) for operations, _ in known]), np.array([time for _, time in known])
 
-    def error(log_coefficients: np.ndarray) -> np.ndarray:
-        return np.log(a @ np.exp(log_coefficients)) - np.log(t)
 
-    solution = np.exp(least_squares(error, np.log(start), loss="soft_l1", f_scale=0.2).x)
-    share = solution * a.mean(0) / (a @ solution).mean()
-    rounded = iter([float(f"{c:.3g}") if part > 1e-4 else 0.0 for c, part in zip(solution, share, strict=True)])
-    return tuple(next(rounded) if each else 0.0 for each in counted)
+def fit(counts: np.ndarray, nanoseconds: np.ndarray, common: np.ndarray | None = None) -> np.ndarray:
+    """Fit coefficients ≥ 0 by robust least squares of the logarithm of the time.
+
+    If common coefficients are given, deviations from their logarithms are penalized, and coefficients of counts that
+    are always zero are equal to them. Otherwise these are zero.
+    """
+    if common is None:
+        counted = counts.any(0)
+        relative = counts[:, counted] / nanoseconds[:, None]
+        start = nnls(relative, np.ones(len(relative)))[0]
+        start = np.maximum(start, 1e-9 / relative.mean(0))
+    else:
+        counted = common > 0
+        start = common[counted]
+    a = counts[:, counted]
+    penalty = 0.0 if common is None else PENALTY
+
+    def errors(deviations: np.ndarray) -> np.ndarray:
+        data = np.log(a @ (start * np.exp(deviations))) - np.log(nanoseconds)
+        return np.concatenate([data, penalty * deviations])
+
+    solution = least_squares(errors, np.zeros(len(start)), loss="soft_l1", f_scale=0.2).x
+    coefficients = np.zeros(counts.shape[1])
+    coefficients[counted] = start * np.exp(solution)
+    return coefficients
+
+
+def _rounded(coefficients: np.ndarray, counts: np.ndarray, nanoseconds: np.ndarray) -> tuple[float, ...]:
+    """Round coefficients to three digits, and to zero those that hardly contribute to any of the times."""
+    largest_share = coefficients * (counts / nanoseconds[:, None]).max(0)
+    return tuple(
+        float(f"{c:.3g}") if share > 1e-4 else 0.0 for c, share in zip(coefficients, largest_share, strict=True)
+    )
 
 
 def summary(calibration: Calibration, samples: Sequence[Sample]) -> str:

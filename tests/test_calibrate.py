@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,9 @@ pytest.importorskip("scipy")
 from benchmarks.calibrate import SHAPES, measure_all, read_rows
 from benchmarks.calibration_shapes import SMOKE, Shape, held_out_shapes
 from benchmarks.evaluate_auto import KINDS, Selection, cross_validate, evaluate, kind_of, summarize
-from benchmarks.fit_cost_model import Sample, fit, module_text
+from benchmarks.fit_cost_model import Sample, fit, fit_calibration, fit_regimes, module_text
 from flexconv.ops import _calibration_cpu, _calibration_cuda
-from flexconv.ops._cost_model import Calibration
+from flexconv.ops._cost_model import OPERATION_COUNTS, Calibration, OperationCount, estimate_times
 
 LOGS = Path(__file__).parents[1] / "results" / "bench"
 
@@ -75,11 +76,40 @@ def test_summary_counts_unknown_selections_as_misses():
 
 
 def test_fit_ignores_counts_that_are_always_zero():
-    counts = [(1.0, n, 0.0) for n in (1e3, 1e4, 1e5, 1e6)]
-    constant, slope, unused = fit(counts, [100.0 + 0.01 * n for _, n, _ in counts])
+    counts = np.array([(1.0, n, 0.0) for n in (1e3, 1e4, 1e5, 1e6)])
+    constant, slope, unused = fit(counts, 100.0 + 0.01 * counts[:, 1])
     assert unused == 0.0
     assert math.isclose(constant, 100.0, rel_tol=0.05)
     assert math.isclose(slope, 0.01, rel_tol=0.05)
+
+
+def test_few_measurements_of_a_regime_are_fitted_close_to_comparable_ones():
+    known = [(OperationCount("2D dense", (n, 0.0)), 100.0 + 0.01 * n) for n in (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6)]
+    known += [(OperationCount("2D dense", (n, n)), 100.0 + 0.03 * n) for n in (1e3, 1e4, 1e5, 1e6)]
+    slower = [(OperationCount("1D dense", (n, 0.0)), 200.0 + 0.02 * n) for n in (1e3, 1e6)]
+    found = fit_regimes(["1D dense", "2D dense", "3D dense"], known + slower)
+    assert found["2D dense"] == pytest.approx((100.0, 0.01, 0.02), rel=0.1)
+    constant, slope, unseen = found["1D dense"]
+    assert constant == pytest.approx(200.0, rel=0.2)
+    assert slope == pytest.approx(0.02, rel=0.2)
+    assert unseen == pytest.approx(0.02, rel=0.2)  # no measurement of the regime has this count
+    assert found["3D dense"] == pytest.approx((100.0, 0.01, 0.02), rel=0.5)
+
+
+def test_fit_does_not_depend_on_the_speed_of_the_machine():
+    samples = []
+    for size in range(16, 80, 2):
+        problem = Shape(2, 4, 8, size, 5).problem("cpu", "full")
+        direct, fft = (OPERATION_COUNTS[name](problem).counts for name in ("direct", "fft"))
+        slower = 4.0 if size > 50 else 1.0
+        samples.append(
+            Sample(problem, {"direct": slower * (1e4 + 0.1 * direct[0]), "fft": slower * (5e5 + 2.0 * fft[2])})
+        )
+    calibration = fit_calibration(samples)
+    for sample in samples:
+        estimates = estimate_times(calibration, sample.problem)
+        ratio, measured = (each["direct"] / each["fft"] for each in (estimates, sample.times))
+        assert ratio == pytest.approx(measured, rel=0.2)
 
 
 def test_cross_validation_selects_for_every_shape_once(tmp_path):

@@ -9,9 +9,11 @@ import importlib.util
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from flexconv import FlexConv1d, FlexConv2d, RotatedGaussianMask, create_model, refresh_extents
 from flexconv._fast import compiled_kernels, compiled_norm, fused_sampler, many_launches
+from flexconv.errors import UsageError
 from flexconv.nn import sample_together
 from tests.conftest import relative_error
 
@@ -150,7 +152,8 @@ def test_layers_with_recompute_are_left_out():
     net = network()
     net.stem.recompute = True
     nodes = compare_training(net, torch.randn(2, 3, 6, 6, device=DEVICE))
-    assert nodes.count("apply_mask") >= 1
+    layers = [node.args[1] for graph in nodes.graphs for node in graph if "flexconv.join" in str(node.target)]
+    assert layers[0] == 2  # of three
 
 
 @needs_triton
@@ -191,6 +194,56 @@ def test_layers_on_other_devices_and_with_other_precisions_are_other_groups():
     assert keys[0] != keys[3]
 
 
+class TwoLayers(nn.Module):
+    """Two layers without masks, of which the first runs inside of a function."""
+
+    def __init__(self, around):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (FlexConv1d(2, 2, 9, mask=None, algorithm="direct") for _ in range(2))
+        self.around = around
+
+    def forward(self, x):
+        with sample_together(self):
+            return self.second(self.around(self.first)(x))
+
+
+@pytest.mark.usefixtures("plain_launches")
+def test_a_layer_without_gradients_does_not_take_them_from_the_others():
+    net = TwoLayers(torch.no_grad()).to(DEVICE)
+    plain, x = copy.deepcopy(net), torch.randn(2, 2, 12, device=DEVICE)
+    for each in (torch.compile(net, backend="eager", fullgraph=True), plain):
+        each(x).square().sum().backward()
+    found, expected = ([p.grad for p in each.second.parameters() if p.grad is not None] for each in (net, plain))
+    assert len(found) == len(expected) > 1
+    assert all(relative_error(grad, other) < 1e-4 for grad, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.usefixtures("plain_launches")
+def test_networks_with_checkpoints_sample_every_kernel_when_it_is_used(monkeypatch):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    net = network(image_size=10)
+    net.stem = FlexConv2d(3, 4, 5).to(DEVICE)  # its kernel belongs to no group
+    for layer in net.modules():
+        if isinstance(layer, FlexConv2d):
+            layer.mask = None  # there is no plain version of its launch
+    net.blocks[0] = checkpoint_wrapper(net.blocks[0])
+    plain, x = copy.deepcopy(net), torch.randn(4, 3, 10, 10, device=DEVICE)
+    for each in (torch.compile(net, backend="aot_eager", fullgraph=True), plain):
+        each(x).square().sum().backward()
+    weight, expected = (each.stem.generator.output.weight for each in (net, plain))
+    assert relative_error(weight.grad, expected.grad) < 1e-4
+    assert net.blocks[0].norm1.num_batches_tracked == 1
+
+
+@pytest.mark.usefixtures("plain_launches")
+def test_second_derivatives_of_compiled_layers_are_refused():
+    layer = FlexConv1d(2, 2, 9, mask=None, parametrization="paper", algorithm="direct").to(DEVICE)
+    y = torch.compile(layer, backend="eager", fullgraph=True)(torch.randn(2, 2, 12, device=DEVICE))
+    with pytest.raises(UsageError, match="create_graph"):
+        torch.autograd.grad(y.square().sum(), layer.generator.frequency, create_graph=True)
+
+
 def test_eager_code_samples_every_kernel_when_it_is_used():
     net = network()
     with sample_together(net):
@@ -227,6 +280,15 @@ def test_a_norm_that_is_used_twice_counts_two_batches(monkeypatch):
     assert net.blocks[0].norm1.num_batches_tracked == 2
     assert net.stem_norm.num_batches_tracked == 1
     assert compiled_norm.batch_counts.norms is None
+
+
+@pytest.mark.usefixtures("supported")
+def test_exported_norms_are_those_of_torch(monkeypatch):
+    monkeypatch.setattr(compiled_norm, "_applies_to", lambda _: True)
+    exported = torch.export.export(network(), (torch.randn(4, 3, 6, 6, device=DEVICE),))
+    targets = [str(node.target) for node in exported.graph.nodes]
+    assert any("batch_norm" in target for target in targets)
+    assert not any("_foreach_add_" in target for target in targets)
 
 
 def network_of_sequences():

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 from flexconv._fast.products import four_products
 from flexconv._fast.triton_support import fits_32_bits
 from flexconv._registry import fast_version, plain_version
 from flexconv.ops import conv1d
-from flexconv.ops._complex_product import _real_block_product
+from flexconv.ops._complex_product import _real_block_product, complex_product
 from flexconv.ops._row_product import row_product
 from tests.conftest import relative_error
 from tests.ops.test_complex_product import SHAPES as COMPLEX_SHAPES
@@ -49,6 +51,80 @@ def test_complex_product_kernel_equals_plain_version(shape, conjugate, dtype):
         assert (
             relative_error(_real_block_product(a.float(), b.float(), conjugate), complex_truth(a, b, conjugate)) < 1e-6
         )
+
+
+@pytest.fixture
+def triton_operator(monkeypatch):
+    """The operator whose kernel compilers launch themselves. Interpreted kernels cannot be wrapped for a compiler."""
+    module = pytest.importorskip("flexconv._fast.complex_product_operator")
+
+    class Wrapped:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            return lambda a, *given, **named: type(a) is torch.Tensor and self.kernel[grid](a, *given, **named)
+
+    if DEVICE == "cpu":
+        monkeypatch.setattr(module, "wrap_triton", Wrapped)
+    return torch.ops.flexconv.complex_product_triton
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize("shape", COMPLEX_SHAPES, ids=str)
+def test_operator_for_compilers_and_its_gradients(shape, conjugate, triton_operator):
+    a, b = (each.requires_grad_() for each in operands(shape, torch.float16, DEVICE))
+    for columns, contiguous in ((b.shape[-1], False), (b.shape[-1] + 3, True)):
+        plain = plain_version("ops.complex_product")(a, b, conjugate, columns, contiguous)
+        found = triton_operator(a, b, conjugate, columns, contiguous)
+        expected = torch.nn.functional.pad(complex_truth(a, b, conjugate), (0, columns - b.shape[-1]))
+        assert found.stride() == plain.stride()
+        assert relative_error(found, expected) < 4e-3
+        cotangent = torch.randn_like(found)
+        results = torch.autograd.grad(found, (a, b), cotangent)
+        truths = torch.autograd.grad(expected, (a, b), cotangent.to(expected))
+        assert max(map(relative_error, results, truths)) < 4e-3
+
+
+def test_sizes_that_are_symbols_and_large_tensors_are_left_to_the_opaque_operator(triton_operator, monkeypatch):
+    a, b = operands(COMPLEX_SHAPES[0], torch.float16, DEVICE)
+    names = []
+
+    def compiler(graph, _):
+        names.extend(str(node.target) for node in graph.graph.nodes if "complex_product" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    def product(a, b):
+        return triton_operator(a, b, True, b.shape[-1], False)
+
+    def compiled(dynamic):
+        torch._dynamo.reset()
+        return torch.compile(product, backend=aot_autograd(fw_compiler=compiler), fullgraph=True, dynamic=dynamic)(a, b)
+
+    compiled(dynamic=False)
+    assert names == []  # the operator was replaced by the launch of its kernel
+    assert relative_error(compiled(dynamic=True), complex_truth(a, b, True)) < 4e-3
+    monkeypatch.setattr("flexconv._fast.complex_product_operator.fits_32_bits", lambda _: False)
+    assert relative_error(compiled(dynamic=False), complex_truth(a, b, True)) < 4e-3
+    assert names == ["flexconv.complex_product.default"] * 2
+
+
+def test_compiled_code_uses_the_operator_for_compilers(triton_operator, monkeypatch):
+    monkeypatch.setattr("flexconv._fast.products.compiler_can_launch", lambda _: True)
+    a, b = operands(COMPLEX_SHAPES[0], torch.float16, DEVICE)
+    names = []
+
+    def backend(graph, _):
+        names.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    def product(a, b):
+        return complex_product(a, b, True, b.shape[-1], False)
+
+    found = torch.compile(product, backend=backend, fullgraph=True)(a, b)
+    assert names == ["flexconv.complex_product_triton"]
+    assert relative_error(found, complex_truth(a, b, True)) < 4e-3
+    assert relative_error(product(a, b), complex_truth(a, b, True)) < 4e-3
 
 
 @pytest.mark.parametrize("contiguous", [False, True])

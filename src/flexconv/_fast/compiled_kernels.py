@@ -49,6 +49,7 @@ class KernelGroup:
         self._known: list[tuple[Any, Any]] = []
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        key = key, torch.is_grad_enabled()  # a result without gradients cannot be used where they are needed
         for known, value in self._known:
             if known == key:
                 return value
@@ -169,7 +170,7 @@ def _group_key(layer: FlexConvNd, window: Sequence[TapRange]) -> Any:
     kinds = [None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device) for tensor in given]
     mask = None if settings is None else (settings.form, settings.rotated, settings.reach, *_floors(layer))
     axes = tuple((axis.size, axis.causal) for axis in layer.axes)
-    return axes, tuple(window), tuple(kinds), mask, output.basis is not None, output.bias.shape[1:]
+    return axes, tuple(window), tuple(kinds), mask, output.basis is not None
 
 
 def _floors(layer: FlexConvNd) -> tuple[float, ...]:
@@ -288,7 +289,16 @@ def _add_to_group(groups: list[tuple[Any, list[FlexConvNd]]], key: Any, layer: F
 
 def sample_together(module: nn.Module) -> Any:
     """See `nn.sample_together`. Only compiled code has kernels like this."""
-    return _Together(module) if torch.compiler.is_compiling() and not exporting() else nullcontext()
+    together = torch.compiler.is_compiling() and not exporting() and not _has_checkpoints(module)
+    return _Together(module) if together else nullcontext()
+
+
+def _has_checkpoints(module: nn.Module) -> bool:
+    """Whether parts of a module are wrapped by torch's `checkpoint_wrapper`.
+
+    Code that runs again in the backward pass must not change what was created outside of it, such as a `KernelGroup`.
+    """
+    return any("_checkpoint_wrapped_module" in name for name, _ in module.named_modules())
 
 
 # --- coordinates ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .._context import exporting
 from .._hooks import hooks_of
 from .._registry import provide
 from ..nn import FlexConv1d, FlexConv2d
@@ -54,7 +55,7 @@ batch_counts = _BatchCounts()
 
 def conv_norm(conv: nn.Module, norm: nn.Module, x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
     """`models._norm.conv_norm` in training. NotImplemented if it is not supported."""
-    if not torch.compiler.is_compiling() or where is not None or not _applies_to(x):
+    if not torch.compiler.is_compiling() or exporting() or where is not None or not _applies_to(x):
         return NotImplemented
     return compiled_conv_norm(conv, norm, x)
 

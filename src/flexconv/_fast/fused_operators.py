@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UsageError
 from . import many_launches
 from .sampler_launches import FeatureKind, Grid, MaskSettings
 
@@ -103,6 +104,7 @@ def _save_features(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _features_gradient(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[Any, ...]:
+    _refuse_second_derivative()
     lines, packed, kept = ctx.saved_tensors
     sums = torch.ops.flexconv.sample_features_backward(lines, ctx.sizes, packed, ctx.kind, kept, grad)
     return None, None, sums, None
@@ -159,6 +161,7 @@ def _save_mask(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _mask_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    _refuse_second_derivative()
     features, lines, limits, packed, damping = ctx.saved_tensors
     found, of_masks = torch.ops.flexconv.apply_mask_backward(
         features, lines, limits, ctx.sizes, packed, damping, *ctx.settings, grad
@@ -199,10 +202,17 @@ def _save_width(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None
 
 
 def _mix_gradient(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    _refuse_second_derivative()
     return *torch.ops.flexconv.mix_maps_backward(grad, ctx.width, ctx.dtype), None, None
 
 
 # --- registration -----------------------------------------------------------------------------------------------------
+
+
+def _refuse_second_derivative() -> None:
+    """Gradients are operators that have no gradients themselves. Of the backends, only "eager" comes here for one."""
+    if torch.is_grad_enabled():
+        raise UsageError("create_graph=True is not possible for the kernel of a compiled FlexConv: do not compile it")
 
 
 def _kind(sizes: Sequence[int], kind: Sequence[int]) -> FeatureKind:

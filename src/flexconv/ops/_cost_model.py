@@ -26,7 +26,7 @@ WIDE_KERNEL = 14  # taps along the last axis from which libraries use slower cod
 FACTORED_SPECTRUM = 0.2  # cost of a kernel's spectrum from those of its basis functions, relative to a transform
 MIN_BATCH, MIN_CHANNELS, CHANNELS_LAST_TAPS = 8, 16, range(5, 10)  # see `channels_last_is_faster`
 ROW_ALIGNMENT = 8  # numbers in half precision that are loaded at once
-CHANNEL_TILE = 16  # channels of a group are counted in multiples of this number
+CHANNEL_TILE = {"cuda": 64, "cpu": 16}  # channels of a group are counted in multiples of these numbers
 CHANNEL_ALIGNMENT = {"cuda": 8, "cpu": 16}  # tensor cores and vector units process channels in such multiples
 
 
@@ -74,8 +74,8 @@ def estimate_times(calibration: Calibration, problem: Problem) -> dict[str, floa
 def count_direct(problem: Problem) -> OperationCount:
     """Count multiplications, elements read and written, and products that are added to one output.
 
-    For several groups of channels, multiplications are counted again, with the channels of a group rounded up to whole
-    tiles: libraries are much slower for groups of few channels.
+    Multiplications that mix channels are counted again with the channels of a group rounded up to whole tiles, because
+    libraries compute whole tiles: few channels take almost as long as a tile of them.
     """
     batch, channels, *size = problem.x
     out, fan_in, *taps = problem.weight
@@ -83,16 +83,15 @@ def count_direct(problem: Problem) -> OperationCount:
     regime = library_regime(problem)
     if fan_in > 1 and groups == 1:
         regime += " aligned" if _is_aligned(problem) else " unaligned"
-    tiles = 0
-    if fan_in > 1 and groups > 1:
-        tiles = groups * -(-(out // groups) // CHANNEL_TILE) * -(-fan_in // CHANNEL_TILE)
+    tile = CHANNEL_TILE[problem.device]
+    tiles = groups * -(-(out // groups) // tile) * -(-fan_in // tile) if fan_in > 1 else 0
     return OperationCount(
         regime,
         (
             batch * out * fan_in * outputs * math.prod(taps),
             batch * (channels * math.prod(size) + out * outputs),
             fan_in * math.prod(taps),
-            batch * tiles * CHANNEL_TILE**2 * outputs * math.prod(taps),
+            batch * tiles * tile**2 * outputs * math.prod(taps),
         ),
     )
 

@@ -27,8 +27,6 @@ from ._factored import FactoredKernel
 from ._geometry import Geometry
 from ._toeplitz import has_toeplitz_conv
 
-DIRECT_HANDICAP = 0.9  # direct convolutions deviate more from their estimate, so the others win a tie
-
 #: nanoseconds of one operation on the host, with its share of Python and autograd. A training step of FlexNet-7 takes
 #: between 50 and 80 µs per operation of its FlexConvs next to an H200 (results/bench/eager_loop_h200.txt).
 HOST_OPERATION = 40e3
@@ -133,7 +131,7 @@ def fastest_algorithm(calibration: Calibration, problem: Problem) -> str:
     """Return the algorithm of the most similar override, or else the one with the shortest estimated time."""
     if calibration.overrides:
         key, smallest, override = override_key(problem), math.inf, "direct"
-        for other, name in calibration.overrides.items():  # a loop, because torch.compile does not support min() here
+        for other, name in calibration.overrides.items():  # loops, because torch.compile does not support min() here
             ratio = _largest_ratio(key, other)
             if ratio < smallest:
                 smallest, override = ratio, name
@@ -142,7 +140,7 @@ def fastest_algorithm(calibration: Calibration, problem: Problem) -> str:
     times = estimate_times(calibration, problem)
     best = "direct"
     for name in times:
-        if (DIRECT_HANDICAP if best == "direct" else 1.0) * times[name] < times[best]:
+        if times[name] < times[best]:
             best = name
     return best
 
