@@ -3,14 +3,14 @@
     python -m benchmarks.own_loop digits --grid 7 --validation 0.4 --seeds 20
     python -m benchmarks.own_loop cifar10 --size 16 --grid 11 --norm --jobs 8
 
-Prints the accuracy on held-out training images after 3 epochs and after the last one, for each kind of convolution and
-each optimizer: the mean over seeds, its standard error, and the value of each seed. "scaled, 5 taps" and "scaled, 11
-taps" start with other masks than the default of 7 taps. The test set is not read.
+Prints the accuracy after 3 epochs and after the last one, for each kind of convolution and each optimizer: the mean
+over seeds, its standard error, and the value of each seed. "scaled, 5 taps" and "scaled, 11 taps" start with other
+masks than the default of 7 taps.
 
-The held-out images have two halves. Whatever is chosen is chosen on the first half: constants of flexconv (`--constant`
-tries other values), and which of the plain convolutions is the best one for an optimizer. All accuracies printed are
-those on the second half; with `--choose`, those on the first. The last table compares the scaled layers with the best
-plain convolution, as the mean and standard error of the differences between runs with the same seed.
+Whatever is chosen is chosen on held-out training images: constants of flexconv (`--constant` tries other values), and
+which of the plain convolutions is the best one for an optimizer. The accuracies printed are those on the held-out
+images; with `--test`, those on the test set, which is for final numbers only. The last table compares the scaled layers
+with the best plain convolution, as the mean and standard error of the differences between runs with the same seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import math
 import multiprocessing
 import shlex
 import statistics
@@ -85,8 +86,8 @@ def accuracies(
     seed: int,
     report: Sequence[int],
 ) -> list[tuple[float, float]]:
-    """Accuracy on the two halves of the held-out images after each of the epochs in `report`."""
-    x, y, held_out, labels = data
+    """Accuracy on the held-out images and on the test set after each of the epochs in `report`."""
+    x, y, *others = data
     order = torch.Generator().manual_seed(seed)
     found = []
     for epoch in range(1, epochs + 1):
@@ -96,32 +97,37 @@ def accuracies(
             F.cross_entropy(net(x[batch]), y[batch]).backward()
             optimizer.step()
         if epoch in report:
-            net.eval()
-            with torch.no_grad():
-                right = torch.cat([net(part).argmax(1) for part in held_out.split(500)]) == labels
-            first, second = (100 * right[half::2].float().mean().item() for half in (0, 1))
-            found.append((first, second))
+            found.append((accuracy(net, *others[:2]), accuracy(net, *others[2:]) if others[2:] else math.nan))
     return found
 
 
+@torch.no_grad()
+def accuracy(net: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
+    net.eval()
+    right = torch.cat([net(part).argmax(1) for part in x.split(500)]) == labels
+    return 100 * right.float().mean().item()
+
+
 def standardized(
-    name: str, *, size: int | None, train: int, held_out: int, validation: float, device: str
+    name: str, *, size: int | None, train: int, held_out: int, validation: float, test: bool, device: str
 ) -> tuple[torch.Tensor, ...]:
-    """Training and held-out images of a data set, as x, y, x, y."""
+    """Training and held-out images of a data set, and its test set if it is wanted, as x, y, x, y, …"""
     splits = load(name, validation=validation)
     assert splits.validation is not None
+    assert splits.test is not None
+    used = [(splits.train, train), (splits.validation, held_out), (splits.test, len(splits.test))]
     parts = []
-    for split, count in ((splits.train, train), (splits.validation, held_out)):
+    for split, count in used if test else used[:2]:
         assert isinstance(split.inputs, torch.Tensor), f"{name} has no inputs in memory"
         x = split.inputs[:count].float()
         x = x if size is None else F.interpolate(x, size=size, mode="bilinear", antialias=True, align_corners=False)
         parts += [x.to(device), split.labels[:count].to(device)]
     mean, std = parts[0].mean((0, 2, 3), keepdim=True), parts[0].std((0, 2, 3), keepdim=True)
-    return (parts[0] - mean) / std, parts[1], (parts[2] - mean) / std, parts[3]
+    return tuple((part - mean) / std if part.is_floating_point() else part for part in parts)
 
 
 class Run(NamedTuple):
-    """One training: accuracy on both halves after 3 epochs and after the last one, and the final kernel sizes."""
+    """One training: accuracies (held out, test) after 3 epochs and after the last one, and the final kernel sizes."""
 
     early: tuple[float, float]
     late: tuple[float, float]
@@ -136,7 +142,7 @@ def _set_up(arguments: argparse.Namespace) -> None:
     global _data
     if arguments.jobs > 1:
         torch.set_num_threads(1)
-    names = "size", "train", "held_out", "validation", "device"
+    names = "size", "train", "held_out", "validation", "test", "device"
     _data = standardized(arguments.data, **{name: getattr(arguments, name) for name in names})
     for setting in arguments.constant:
         place, _, value = setting.partition("=")
@@ -177,15 +183,15 @@ def mean_and_error(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {error:.1f}"
 
 
-def compare(runs: dict[tuple[str, str], list[Run]], half: int) -> None:
-    """Print the differences between scaled layers and the plain convolution that is the best on the first half."""
+def compare(runs: dict[tuple[str, str], list[Run]], part: int) -> None:
+    """Print the differences between scaled layers and the plain convolution that is the best on held-out images."""
     print("optimizer | best plain | its accuracy | scaled | difference | differences by seed")
     for name in OPTIMIZERS:
         plain = {kind: each for (kind, optimizer), each in runs.items() if optimizer == name and "plain" in kind}
         if not plain or ("scaled", name) not in runs:
             continue
         best = max(plain, key=lambda kind: statistics.mean(run.late[0] for run in plain[kind]))
-        ours, theirs = ([run.late[half] for run in each] for each in (runs["scaled", name], plain[best]))
+        ours, theirs = ([run.late[part] for run in each] for each in (runs["scaled", name], plain[best]))
         differences = [our - their for our, their in zip(ours, theirs, strict=True)]
         means = f"{mean_and_error(theirs)} | {mean_and_error(ours)} | {mean_and_error(differences)}"
         print(f"{name} | {best} | {means} | {' '.join(f'{each:+.1f}' for each in differences)}")
@@ -196,7 +202,7 @@ def main() -> None:
     parser.add_argument("data", help="digits, mnist or cifar10")
     parser.add_argument("--size", type=int, help="resize images to this size")
     parser.add_argument("--train", type=int, default=4000, help="number of training images")
-    parser.add_argument("--held-out", type=int, default=6000, help="number of held-out images, in two halves")
+    parser.add_argument("--held-out", type=int, default=6000, help="number of held-out images")
     parser.add_argument("--validation", type=float, default=0.2, help="share of the training set that is held out")
     parser.add_argument("--grid", type=int, default=15, help="kernel_size of the FlexConvs")
     parser.add_argument("--epochs", type=int, default=15)
@@ -205,12 +211,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="kinds of convolutions, such as 'plain 3' scaled")
     parser.add_argument("--optimizers", nargs="+", help="names of optimizers, such as 'SGD 0.05'")
     parser.add_argument("--norm", action="store_true", help="put a batch norm behind each convolution")
-    parser.add_argument("--choose", action="store_true", help="print accuracies on the first half")
+    parser.add_argument("--test", action="store_true", help="print accuracies on the test set")
     parser.add_argument("--constant", action="append", default=[], help="such as kernels._base.OUTSIDE=1")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes, each with one thread")
     arguments = parser.parse_args()
-    half = 0 if arguments.choose else 1
+    part = 1 if arguments.test else 0
     print(f"$ python -m benchmarks.own_loop {shlex.join(sys.argv[1:])}")
     columns = f"after 3 epochs | after {arguments.epochs} | by seed | sizes by seed | seconds"
     print(f"convolution | optimizer | {columns}", flush=True)
@@ -223,13 +229,13 @@ def main() -> None:
         }
         for (kind, name), futures in started.items():
             found = runs[kind, name] = [future.result() for future in futures]
-            early, late = ([getattr(run, when)[half] for run in found] for when in ("early", "late"))
+            early, late = ([getattr(run, when)[part] for run in found] for when in ("early", "late"))
             sizes = ", ".join(run.sizes for run in found) if found[0].sizes else ""
             each = " ".join(f"{value:.1f}" for value in late)
             seconds = f"{time.perf_counter() - began:.0f}"
             means = f"{mean_and_error(early)} | {mean_and_error(late)}"
             print(f"{kind} | {name} | {means} | {each} | {sizes} | {seconds}", flush=True)
-    compare(runs, half)
+    compare(runs, part)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def trained_run(tmp_path_factory):
     model = {"name": "sepflexnet_tiny", "width": 8, "depth": 2, "mask": "per_channel"}
     data = {"name": "digits", "validation": 0.2}
     recipe = build_recipe(
-        {"model": model, "data": data, "epochs": 3, "batch_size": 100, "schedule": {"warmup_epochs": 1}}
+        {"model": model, "data": data, "epochs": 6, "batch_size": 100, "schedule": {"warmup_epochs": 1}}
     )
     train(recipe, folder, device="cpu")
     return folder

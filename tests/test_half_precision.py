@@ -243,7 +243,7 @@ def trained_sepflexnet(dims=1, **options):
 
 
 @torch.no_grad()
-def assert_works_in_float16(model, x, tolerance=4e-3, **others):
+def assert_works_in_float16(model, x, tolerance=6e-3, **others):
     truth, converted = model(x, **others), copy.deepcopy(model).half()
     results = [converted(x.half(), **others)]
     assert results[0].dtype == HALF
@@ -251,7 +251,7 @@ def assert_works_in_float16(model, x, tolerance=4e-3, **others):
         results.append(model(x, **others))
     if "lengths" not in others:
         plain = materialize(model)
-        assert relative_error(plain(x, **others), truth) < 1e-5
+        assert relative_error(plain(x, **others), truth) < 5e-5
         with torch.autocast("cpu", HALF):
             results.append(plain(x, **others))
         results.append(plain.half()(x.half(), **others))
@@ -563,7 +563,7 @@ def test_moves_the_scale_of_consecutive_modules(layer, norm):
     x = torch.randn(2, 1, 9, 9)
     truth = model(x)
     assert move_scale_to_norms(model) == ["1"]
-    assert relative_error(model(x), truth) < 1e-5
+    assert relative_error(model(x), truth) < 5e-5
     kernel = conv.kernel() if layer is FlexConv2d else conv.weight
     assert kernel.abs().max() < 300
     assert move_scale_to_norms(model) == []  # nothing is left to do
@@ -594,7 +594,7 @@ def test_moves_the_scale_of_separable_convolutions(small, materialized, norm):
     assert first.pointwise.weight.abs().max() < 300
     if isinstance(norm, nn.BatchNorm1d):
         assert model[1].running_var.max() < 64**2
-    assert relative_error(model(x), truth) < 1e-5
+    assert relative_error(model(x), truth) < 5e-5
     assert relative_error(model.half()(x.half()).float(), truth) < ROUNDING[HALF] * 3
 
 

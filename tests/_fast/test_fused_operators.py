@@ -216,7 +216,7 @@ def test_a_layer_without_gradients_does_not_take_them_from_the_others():
         each(x).square().sum().backward()
     found, expected = ([p.grad for p in each.second.parameters() if p.grad is not None] for each in (net, plain))
     assert len(found) == len(expected) > 1
-    assert all(relative_error(grad, other) < 1e-4 for grad, other in zip(found, expected, strict=True))
+    assert all(relative_error(grad, other) < 1e-3 for grad, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.usefixtures("plain_launches")

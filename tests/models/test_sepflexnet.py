@@ -289,7 +289,7 @@ def test_gradients_with_an_empty_sequence_are_finite():
 def test_materialized_network_accepts_lengths(causal):
     net = SepFlexNet(in_channels=2, num_classes=3, length=16, width=4, depth=1, causal=causal).eval()
     x, lengths = torch.randn(3, 2, 16), torch.tensor([5, 9, 16])
-    torch.testing.assert_close(materialize(net)(x, lengths), net(x, lengths))
+    torch.testing.assert_close(materialize(net)(x, lengths), net(x, lengths), atol=1e-4, rtol=1e-4)
 
 
 def test_networks_that_read_what_was_observed_cannot_stream():

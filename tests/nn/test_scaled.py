@@ -25,6 +25,7 @@ from flexconv.models import save_pretrained
 from flexconv.nn import GaborNet, MAGNet, NJet
 from flexconv.nn._damping import damp
 from flexconv.nn._scaled_mask import RATE
+from flexconv.nn.kernels._mfn import evenly_spread
 from flexconv.ops import conv1d
 from flexconv.spectrum import energy_beyond_nyquist, max_frequency, nyquist
 
@@ -54,6 +55,15 @@ def test_initial_frequencies_are_below_nyquist(grid, generator):
     layer = GRIDS[grid](4, 6, generator=generator, **options)
     limits = torch.tensor(nyquist(list(layer.kernel_size)))
     assert (max_frequency(layer) <= limits * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_frequencies_are_spread_evenly(dims):
+    """Eight of 32 features, or two more or less, are in each quarter of the band, whatever the random offset."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        for along_axis in evenly_spread(torch.empty(32, dims)).unbind(-1):
+            assert (torch.histc(along_axis, 4, -1, 1) - 8).abs().max() <= 2
 
 
 def test_steerable_envelopes_start_below_nyquist():

@@ -116,7 +116,7 @@ def test_spectra_of_a_kernel_without_aliasing_agree_at_all_resolutions():
     low, high = (np.interp(at, curve.get_xdata(), curve.get_ydata()) for curve in (coarse, fine))
     loud = low > -50
     assert loud.sum() > 10
-    np.testing.assert_allclose(low[loud], high[loud], atol=0.2)
+    np.testing.assert_allclose(low[loud], high[loud], atol=0.5)
 
 
 def test_marginal_of_a_constant_generator_is_the_spectrum_of_the_mask():

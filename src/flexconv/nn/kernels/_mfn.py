@@ -19,7 +19,7 @@ from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
 PAPER_INPUT_SCALE, PAPER_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
-LAST_SHARE = 0.8  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
+LAST_SHARE = 0.95  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):
@@ -93,12 +93,16 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     def _limit_band(self, placement: Placement) -> None:
         """Draw frequencies whose products, with envelopes and mask, end at the Nyquist frequency of the grid.
 
-        A product of filters has the sum of their frequencies, so each filter gets a share of the band.
+        A product of filters has the sum of their frequencies, so each filter gets a share of the band. Features whose
+        frequencies are close to each other are nearly the same under a mask. Those of the last filter are therefore
+        spread evenly: the same number of features then makes as many different kernels as twice as many with random
+        frequencies (`python -m benchmarks.feature_span`).
         """
         band = placement.band(self._envelope_precision())
         shares = band.new_full((self.filters,), (1 - LAST_SHARE) / max(self.layers, 1))
         shares[-1] = 1 - shares[:-1].sum()
         nn.init.uniform_(self.frequency, -1.0, 1.0)
+        self.frequency[-1] = evenly_spread(self.frequency[-1])
         self.frequency.mul_(shares[:, None, None] * band)
 
     def _envelope_precision(self) -> torch.Tensor:
@@ -126,3 +130,19 @@ class MultiplicativeFilterNetwork(KernelGenerator):
     def extra_repr(self) -> str:
         shape = f"{self.dims}, {self.channels}, hidden={self.hidden}, layers={self.layers}"
         return shape if self.input_scale is None else f"{shape}, input_scale={self.input_scale:g}"
+
+
+def evenly_spread(like: torch.Tensor) -> torch.Tensor:
+    """Points that fill [−1, 1]^D evenly, moved by a random offset → [n, D], the shape of `like`.
+
+    These are the points offset + k α modulo the box, for k = 0, 1, …, with α = (1/g, 1/g², …) and g^(D + 1) = g + 1. In
+    one dimension g is the golden ratio (Roberts, The unreasonable effectiveness of quasirandom sequences, 2018).
+    """
+    count, dims = like.shape
+    g = 2.0
+    for _ in range(64):  # converges to the solution
+        g = (1 + g) ** (1 / (dims + 1))
+    steps = like.new_tensor([g**-axis for axis in range(1, dims + 1)], dtype=torch.float64)
+    numbers = torch.arange(count, device=like.device, dtype=torch.float64).unsqueeze(1)
+    offset = torch.rand(dims, device=like.device, dtype=torch.float64)
+    return (2 * ((offset + numbers * steps) % 1) - 1).to(like.dtype)
