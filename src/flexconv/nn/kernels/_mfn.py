@@ -95,8 +95,7 @@ class MultiplicativeFilterNetwork(KernelGenerator):
 
         A product of filters has the sum of their frequencies, so each filter gets a share of the band. Features whose
         frequencies are close to each other are nearly the same under a mask. Those of the last filter are therefore
-        spread evenly: the same number of features then makes as many different kernels as twice as many with random
-        frequencies (`python -m benchmarks.feature_span`).
+        spread evenly, so that the features can make more different kernels (`python -m benchmarks.feature_span`).
         """
         band = placement.band(self._envelope_precision())
         shares = band.new_full((self.filters,), (1 - LAST_SHARE) / max(self.layers, 1))
