@@ -11,7 +11,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "flexconv needs Python 3.11 or newer; none found on PATH"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,export,viz,hub,docs,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,export,viz,hub,parquet,docs,dev]"
 	touch $@
 
 test: lint types docs unit

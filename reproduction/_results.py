@@ -77,6 +77,7 @@ FILES = {
     "bench/memory_cpu.json": "peak memory of training on a CPU: `flexconv bench memory`",
     "bench/memory_cpu.md": "the same as a table",
     "bench/own_loop_choice_cpu.txt": "own loops for the choice of constants: `python -m benchmarks.own_loop`",
+    "bench/feature_span.txt": "kernels that features of scaled layers can make: `python -m benchmarks.feature_span`",
     "bench/peers_cpu.json": "layers of several packages next to FlexConv on a CPU: `flexconv bench peers`",
     "bench/peers_cpu.md": "the same as a table",
     "bench/peers_cpu.png": "the same as a figure",

@@ -141,7 +141,6 @@ def evenly_spread(like: torch.Tensor) -> torch.Tensor:
     g = 2.0
     for _ in range(64):  # converges to the solution
         g = (1 + g) ** (1 / (dims + 1))
-    steps = like.new_tensor([g**-axis for axis in range(1, dims + 1)], dtype=torch.float64)
-    numbers = torch.arange(count, device=like.device, dtype=torch.float64).unsqueeze(1)
-    offset = torch.rand(dims, device=like.device, dtype=torch.float64)
-    return (2 * ((offset + numbers * steps) % 1) - 1).to(like.dtype)
+    steps = like.new_tensor([g**-axis for axis in range(1, dims + 1)])
+    numbers = torch.arange(count, device=like.device, dtype=like.dtype).unsqueeze(1)
+    return 2 * ((like.new_empty(dims).uniform_() + numbers * steps) % 1) - 1
