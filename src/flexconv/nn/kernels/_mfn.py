@@ -19,7 +19,7 @@ from ._base import KernelGenerator, Placement
 from ._linear import Affine, affine
 
 PAPER_INPUT_SCALE, PAPER_TAPS = 25.6, 33  # the paper's `input_scale`, on the grid it was chosen for
-LAST_SHARE = 0.95  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
+LAST_SHARE = 0.9  # of the band, for the last filter: it multiplies all features, and so decides how much they differ
 
 
 class MultiplicativeFilterNetwork(KernelGenerator):
