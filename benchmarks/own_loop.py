@@ -9,7 +9,7 @@ masks than the default of 7 taps.
 
 Whatever is chosen is chosen on held-out training images: constants of flexconv (`--constant` tries other values), and
 which of the plain convolutions is the best one for an optimizer. The accuracies printed are those on the held-out
-images; with `--test`, those on the test set, which is for final numbers only. The last table compares the scaled layers
+images; with `--test`, those on the test set, which is for final numbers only. The last tables compare the scaled layers
 with the best plain convolution, as the mean and standard error of the differences between runs with the same seed.
 """
 
@@ -183,15 +183,17 @@ def mean_and_error(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {error:.1f}"
 
 
-def compare(runs: dict[tuple[str, str], list[Run]], part: int) -> None:
-    """Print the differences between scaled layers and the plain convolution that is the best on held-out images."""
-    print("optimizer | best plain | its accuracy | scaled | difference | differences by seed")
+def compare(runs: dict[tuple[str, str], list[Run]], when: str, part: int) -> None:
+    """Print the differences between scaled layers and the plain convolution that is the best on held-out images.
+
+    `when` is "early" for accuracies after 3 epochs, or "late". `part` is 0 for held-out images and 1 for the test set.
+    """
     for name in OPTIMIZERS:
         plain = {kind: each for (kind, optimizer), each in runs.items() if optimizer == name and "plain" in kind}
         if not plain or ("scaled", name) not in runs:
             continue
-        best = max(plain, key=lambda kind: statistics.mean(run.late[0] for run in plain[kind]))
-        ours, theirs = ([run.late[part] for run in each] for each in (runs["scaled", name], plain[best]))
+        best = max(plain, key=lambda kind: statistics.mean(getattr(run, when)[0] for run in plain[kind]))
+        ours, theirs = ([getattr(run, when)[part] for run in each] for each in (runs["scaled", name], plain[best]))
         differences = [our - their for our, their in zip(ours, theirs, strict=True)]
         means = f"{mean_and_error(theirs)} | {mean_and_error(ours)} | {mean_and_error(differences)}"
         print(f"{name} | {best} | {means} | {' '.join(f'{each:+.1f}' for each in differences)}")
@@ -235,7 +237,9 @@ def main() -> None:
             seconds = f"{time.perf_counter() - began:.0f}"
             means = f"{mean_and_error(early)} | {mean_and_error(late)}"
             print(f"{kind} | {name} | {means} | {each} | {sizes} | {seconds}", flush=True)
-    compare(runs, part)
+    for when, epochs in (("early", min(3, arguments.epochs)), ("late", arguments.epochs)):
+        print(f"after {epochs}: optimizer | best plain | its accuracy | scaled | difference | differences by seed")
+        compare(runs, when, part)
 
 
 if __name__ == "__main__":
