@@ -141,11 +141,12 @@ def work_on_queue(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change precision or engine of the runs; repeatable."),
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs at a time, each in a process of its own.")] = 1,
     results: Results = RESULTS,
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Start or resume the missing runs of the plan, one at a time. Run it again until nothing is missing.
+    """Start or resume the missing runs of the plan. Run it again until nothing is missing.
 
     Runs with a checkpoint come first. On a GPU, networks are trained in bf16.
     """
@@ -156,7 +157,7 @@ def work_on_queue(
         print_table(titles, rows, right=("seed",))
         say(f"\n{len(rows)} runs missing")
         return
-    settings = {"minutes": minutes, "device": device, "changes": changes or [], "console": console}
+    settings = {"minutes": minutes, "device": device, "changes": changes or [], "jobs": jobs, "console": console}
     attempts = _queue.work(ledger, wanted=wanted, **settings)
     if pack is not None:
         _queue.pack(attempts, pack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from flexconv.train import RunError
 from ._item import NOTHING, Job
 from ._ledger import Ledger, Log
 from ._measures import ACCURACY, CHANGE, FINE_TUNED, PSNR, SOURCE, VALIDATION, show
+from ._parallel import ProcessFailedError, in_processes, shared_gpu
 from ._plan import FAST, WANTED, Wanted, estimate, missing
 from ._work import do, run_folder
 
@@ -28,12 +29,27 @@ Grid = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run that the queue has worked on. `state` is "finished", "stopped" or "skipped"."""
+    """A run that the queue has worked on. `state` is "finished", "stopped", "skipped" or "failed"."""
 
     name: str
     seed: int
     state: str
     folder: Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How runs are started: the arguments of `_work.do`, and the time at which they are stopped, if any."""
+
+    device: str
+    changes: Sequence[str]
+    plots: bool
+    end: float | None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until runs are stopped. None: there is no limit."""
+        return None if self.end is None else self.end - time.time()
 
 
 def queue(ledger: Ledger, wanted: Sequence[Wanted] = WANTED) -> list[tuple[str, int]]:
@@ -51,44 +67,81 @@ def work(
     console: Console | None = None,
     wanted: Sequence[Wanted] = WANTED,
     plots: bool = True,
+    jobs: int = 1,
 ) -> list[Attempt]:
-    """Run what is missing, one run at a time, and return what was worked on.
+    """Run what is missing, and return what was worked on.
 
     Arguments:
         ledger: where the runs are looked up and written.
-        minutes: stop cleanly before this time is over; the current run can be resumed. None: until nothing is left.
+        minutes: stop cleanly before this time is over; runs that are not finished can be resumed. None: until nothing
+            is left.
         device: "auto", "cpu" or "cuda". On a GPU networks are trained in bf16.
         changes: overrides that are not a part of the experiment, as in "engine=eager".
         console: where progress is printed.
         wanted: the plan.
         plots: whether runs draw plots.
+        jobs: the number of runs at a time, each in a process of its own.
 
     """
     for change in changes:
         if change.partition("=")[0].strip() not in CHANGEABLE:
             raise ArgumentError(f"only {', '.join(CHANGEABLE)} of the plan's recipes can be changed; got {change!r}")
-    end = None if minutes is None else time.monotonic() + stop_after(minutes)
-    fast = FAST if device != "cpu" and torch.cuda.is_available() else ()
+    end = None if minutes is None else time.time() + stop_after(minutes)
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    settings = Settings(device, (*(FAST if on_gpu else ()), *changes), plots, end)
+    waiting = [Job(name, seed, replace(ledger.load(name), seed=seed)) for name, seed in queue(ledger, wanted)]
+    if jobs > 1:
+        with shared_gpu(enabled=on_gpu):
+            return list(_side_by_side(waiting, ledger, settings, console, jobs))
     attempts: list[Attempt] = []
-    for name, seed in queue(ledger, wanted):
-        limit = None if end is None else end - time.monotonic()
-        if limit is not None and limit <= 0:
-            break
-        job = Job(name, seed, replace(ledger.load(name), seed=seed))
-        settings = {"device": device, "changes": (*fast, *changes), "limit": limit, "console": console, "plots": plots}
-        try:
-            outcome = do([job], ledger, **settings)
-        except RunError as error:  # another process works on it, or its folder holds another recipe
-            if console is not None:
-                console.print(f"skipped: {error}", highlight=False, markup=False)
-            outcome = None
-        state = "skipped" if outcome is None else "stopped" if outcome.stopped else "finished"
-        if outcome is not None and not outcome.stopped and not outcome.done:
-            state = "skipped"
-        attempts.append(Attempt(name, seed, state, run_folder(ledger.runs, name, seed)))
-        if state == "stopped":
+    for job in waiting:
+        attempt = _attempt(job, ledger.results, settings, console)
+        attempts += [] if attempt is None else [attempt]
+        if attempt is None or attempt.state == "stopped":
             break
     return attempts
+
+
+def _attempt(job: Job, results: Path, settings: Settings, console: Console | None = None) -> Attempt | None:
+    """Run one job in the folder of logs, or return None if the time is over."""
+    left, ledger = settings.left, Ledger(results)
+    if left is not None and left <= 0:
+        return None
+    try:
+        options = {"device": settings.device, "changes": settings.changes, "plots": settings.plots}
+        outcome = do([job], ledger, limit=left, console=console, **options)
+    except RunError as error:  # another process works on it, or its folder holds another recipe
+        if console is not None:
+            console.print(f"skipped: {error}", highlight=False, markup=False)
+        outcome = None
+    state = "skipped" if outcome is None else "stopped" if outcome.stopped else "finished"
+    if outcome is not None and not outcome.stopped and not outcome.done:
+        state = "skipped"
+    return Attempt(job.name, job.seed, state, run_folder(ledger.runs, job.name, job.seed))
+
+
+def _side_by_side(
+    waiting: Sequence[Job], ledger: Ledger, settings: Settings, console: Console | None, jobs: int
+) -> Iterator[Attempt]:
+    """Run several jobs at a time, each in a new process, so that one that fails does not affect the others."""
+    for (job, *_), found in in_processes(_attempt, _calls(waiting, ledger.results, settings), at_once=jobs):
+        attempt = found
+        if isinstance(found, ProcessFailedError):
+            attempt = Attempt(job.name, job.seed, "failed", run_folder(ledger.runs, job.name, job.seed))
+        if attempt is not None:
+            if console is not None:
+                reason = f": {found}" if attempt is not found else ""
+                line = f"{attempt.state}: {attempt.name}, seed {attempt.seed}{reason}"
+                console.print(line, highlight=False, markup=False)
+            yield attempt
+
+
+def _calls(waiting: Sequence[Job], results: Path, settings: Settings) -> Iterator[tuple[Job, Path, Settings]]:
+    """The arguments of `_attempt` for one job after the other, until the time is over."""
+    for job in waiting:
+        if settings.left is not None and settings.left <= 0:
+            return
+        yield job, results, settings
 
 
 def stop_after(minutes: float) -> float:

@@ -115,6 +115,14 @@ def test_rejects_changes_of_the_experiment(tmp_path):
         work_on(tmp_path, changes=["epochs=2"])
 
 
+def test_runs_several_at_a_time(tmp_path):
+    RunFolder(tmp_path / "runs/digits-seed1").write_recipe(load_recipe("digits"))  # another recipe
+    attempts = work_on(tmp_path, jobs=2)
+    assert sorted(states(attempts)) == [(*RUNS[0], "finished"), (*RUNS[1], "skipped"), (*RUNS[2], "finished")]
+    assert _queue.queue(ledger_of(tmp_path), WANTED) == [RUNS[1]]
+    assert work_on(tmp_path, jobs=2, minutes=0) == []
+
+
 @pytest.mark.parametrize(("minutes", "seconds"), [(9, 520), (1, 54), (0, 0)])
 def test_leaves_time_to_write_a_checkpoint(minutes, seconds):
     assert _queue.stop_after(minutes) == seconds
