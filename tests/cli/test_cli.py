@@ -155,6 +155,7 @@ def test_removed_commands_say_where_they_moved(call, arguments):
 def test_help_names_arguments_without_their_types(call, command):
     shown = call(*command.split(), "--help").out
     assert not re.search(r"<\w+>|[{}]", shown), shown
+    assert "[[" not in shown, shown  # a name that has the brackets of an optional argument twice
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def show(
     changes: Changes = None,
     root: Root = None,
 ) -> None:
-    """Show how data are understood, before you train on them.
+    """Show how data are read, before you train on them.
 
     The command prints the shape of the samples, the range of their values, and the classes with their numbers of
     samples. --set takes the keys of a recipe, such as data.label=species.
