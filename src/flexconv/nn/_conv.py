@@ -188,9 +188,10 @@ class FlexConv1d(FlexConvNd):
         mask: "gaussian", "per_channel" for a `ChannelGaussianMask` (depthwise layers only, groups=in_channels), a
             `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization unless it states
             one, or None for the whole grid without a mask (CKConv).
-        parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
-            large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
-            stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
+        parametrization: "scaled" is for any network and optimizer. Kernels start below the Nyquist frequency, the first
+            outputs have twice the variance of those of a plain convolution, and the layer learns at the learning rates
+            that are usual for plain convolutions. The features of the generator stay fixed. "paper" is what the paper
+            and its code do, for networks with normalization layers and Adam at a learning rate of 0.01.
         algorithm: how to compute the convolution, see `flexconv.ops`.
         recompute: keep only the input for the backward pass, and compute kernel and spectra again there. Training needs
             less memory and takes about a quarter longer. The attribute can be changed at any time. A generator of your
