@@ -42,7 +42,7 @@ def ls(
             "state": one.state,
             "place": "" if one.location is None else str(one.location),
             "size": _size(one.size),
-            "licence": one.licence,
+            "license": one.licence,
             "source": one.citation,
             "options": inspect.cleandoc(datasets.dataset(one.name).read.__doc__ or "").replace("\n", "\n" + 9 * " "),
         }
