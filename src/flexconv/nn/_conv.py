@@ -135,8 +135,8 @@ class FlexConvNd(SizedKernel):
         """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size.
 
         Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
-        Values there (even NaN) are not used: means of the observed samples around them take their place; see
-        `_observed.py`. If everything is observed, the result is the same as without it.
+        Values there (even NaN) are not used. They are replaced by weighted averages of the observed samples around
+        them; see `_observed.py`. If everything is observed, the result is the same as without `observed`.
         """
         if observed is not None:
             return convolve_observed(self, x, check_observed(observed, x, self.dims))[0]
@@ -236,7 +236,8 @@ class FlexConv2d(FlexConvNd):
     """2D convolution that learns the size of its kernel per axis. Arguments of `torch.nn.Conv2d`; see `FlexConv1d`.
 
     Shapes: [batch, in_channels, height, width] → [batch, out_channels, height', width'], batch optional. Every size
-    takes one number or one per axis, and so does padding: ("causal", "same") looks back along the first axis only.
+    is one number or one per axis. Padding can differ per axis, too: ("causal", "same") looks back along the first axis
+    only.
     """
 
     dims = 2
