@@ -38,7 +38,7 @@ def bench(
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Use tiny shapes, to check that everything runs.")] = False,
 ) -> None:
-    """Measure speed and memory of flexconv, and the speed of other packages for comparison."""
+    """Measure speed and memory, and compare with other packages."""
     import torch
 
     from ..bench import (
