@@ -11,6 +11,8 @@ Modules that need only torch, numpy and safetensors:
     sampling        kernels and masks sampled on any grid
     spectrum        bounds on the frequencies of kernels, and a penalty on aliasing
     resolution      running a model at another resolution
+    materialize     FlexConvs as plain convolutions
+    convert         plain convolutions as FlexConvs
     norm_scale      kernels of moderate size, for float16
     capture         your own training step as a replayed CUDA graph
     models          the networks of the paper; saving and loading

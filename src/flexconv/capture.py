@@ -1,7 +1,7 @@
 """Run any training step as a CUDA graph that is captured once and then replayed.
 
-On a GPU, a step of a network with FlexConvs consists of thousands of small operations, and the host takes longer to
-start them than the GPU to compute them. A replayed graph starts them all at once.
+On a GPU, a step of a network with FlexConvs consists of hundreds of small operations, and the host takes longer to
+start them than the GPU takes to compute them. A replayed graph starts them all at once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def capture(
     `optimizer.load_state_dict`, a changed weight decay, or gradients that were cleared or kept where they were not
     before. Learning rates may change in every step.
 
-    A call with other shapes or dtypes, such as that of the last batch of an epoch, runs without a graph. If they stay,
-    the step is captured again. The same is true for numbers and strings, which are constants in a graph.
+    A call with other shapes or dtypes, such as that of the last batch of an epoch, runs without a graph. After 8 such
+    calls in a row, the step is captured again. The same is true for other values of numbers and strings, which are
+    constants in a graph.
 
     Where steps cannot be captured, every call runs `train_step` as it is: on a CPU, with several processes, and if the
     model is on several devices.
@@ -61,14 +62,14 @@ def capture(
     Arguments:
         train_step: everything from `zero_grad` to `optimizer.step()`. Its arguments are tensors, numbers and strings,
             also in lists, tuples and dicts. It must not read values of tensors on the host (`loss.item()`,
-            `if loss > 3`), and must not call `scheduler.step()`. Whatever else it does in Python happens only when it
-            is captured.
+            `if loss > 3`), and must not call `scheduler.step()`. Whatever else it does in Python does not happen in a
+            replay.
         model: all networks that the step trains or whose kernel sizes change.
         optimizer: all optimizers that the step uses: SGD, or those with the option `capturable`, such as Adam and
             AdamW. The option itself need not be set.
-        compile: whether to compile parts of the step and to compute the kernels of all layers together. The first call
-            then takes about a minute, and later ones several times less than without. Models that are compiled already
-            are used as they are.
+        compile: whether to compile parts of the step and to compute the kernels of all layers together. The first three
+            calls then take about 45 seconds, and later calls take several times less time than without compilation.
+            Models that are already compiled are used as they are.
 
     Returns:
         A function with the arguments of `train_step`. Tensors in host memory are copied to the device of the model. It

@@ -41,11 +41,11 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
         plain = materialize(model, scale=2)             # the same as materialize(at_resolution(model, 2))
 
     Each kernel has the current extent of its layer. If the padding differs between the two sides of an axis (causal
-    layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. So it
-    is with reflected and periodic padding, which is that of the whole grid, because inputs that are too small for it
-    are refused as before. The kernel is a parameter that can be trained, but its size no longer changes. Large kernels
-    may be slower than in a FlexConv, because a plain convolution does not use an FFT. A plain `Conv1d` does not accept
-    `lengths`.
+    layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. The
+    same holds for reflected and periodic padding. There the padding layer pads as much as the whole grid needs, so that
+    inputs that are too small for the whole grid raise an error, as in the FlexConv. The kernel is a parameter that can
+    be trained, but its size no longer changes. Large kernels may be slower than in a FlexConv, because a plain
+    convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
 
     Large kernels are divided by powers of two together with the statistics of the norms behind them, as
     `flexconv.move_scale_to_norms` does, so that the result can be converted to float16. In a separable convolution, the

@@ -1,4 +1,4 @@
-"""Run a model at another resolution than it was trained at.
+"""Run a model at another resolution than the one it was trained at.
 
 The output of a FlexConv approximates an integral: the kernel ψ is a function of position, and the sum over taps at
 distance s is a Riemann sum with cells of width s. At another resolution, the same integral is approximated with taps at

@@ -155,6 +155,7 @@ def test_removed_commands_say_where_they_moved(call, arguments):
 def test_help_names_arguments_without_their_types(call, command):
     shown = call(*command.split(), "--help").out
     assert not re.search(r"<\w+>|[{}]", shown), shown
+    assert "[[" not in shown, shown  # a name that has the brackets of an optional argument twice
 
 
 @pytest.mark.parametrize(
@@ -1039,7 +1040,7 @@ def test_runs_as_a_module_without_colors_or_wrapping(tmp_path, module):
     environment = {**os.environ, "COLUMNS": "40", "FLEXCONV_DATA": str(tmp_path)}
     command = [sys.executable, "-m", module]
     listed = subprocess.run([*command, "data", "ls"], capture_output=True, text=True, env=environment, check=True)
-    assert re.search(r"^digits +built-in +Digits, 8 × 8 grey$", listed.stdout, re.MULTILINE)
+    assert re.search(r"^digits +built-in +Digits, 8 × 8 gray$", listed.stdout, re.MULTILINE)
     assert listed.stdout.endswith(f"data root: {tmp_path} (from FLEXCONV_DATA)\n")
 
 

@@ -38,7 +38,7 @@ def bench(
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Use tiny shapes, to check that everything runs.")] = False,
 ) -> None:
-    """Measure speed and memory, also of other packages."""
+    """Measure speed and memory, and compare with other packages."""
     import torch
 
     from ..bench import (

@@ -42,7 +42,7 @@ def ls(
             "state": one.state,
             "place": "" if one.location is None else str(one.location),
             "size": _size(one.size),
-            "licence": one.licence,
+            "license": one.licence,
             "source": one.citation,
             "options": inspect.cleandoc(datasets.dataset(one.name).read.__doc__ or "").replace("\n", "\n" + 9 * " "),
         }
@@ -66,7 +66,7 @@ def show(
     changes: Changes = None,
     root: Root = None,
 ) -> None:
-    """Show how data are understood, before you train on them.
+    """Show how data are read, before you train on them.
 
     The command prints the shape of the samples, the range of their values, and the classes with their numbers of
     samples. --set takes the keys of a recipe, such as data.label=species.

@@ -39,11 +39,11 @@ def evaluate(
     root: Root = None,
     device: Device = "auto",
 ) -> None:
-    """Measure the accuracy of a trained model, per class too.
+    """Measure the accuracy of a trained model, overall and per class.
 
-    For a run folder this gives the number in its results.json. Models are always evaluated in float32. The calibration
-    error says how far the model's confidence is from its accuracy: the mean of their difference over 15 bins of
-    confidence.
+    On the test data of a run, the accuracy is that in results.json of the run folder. Models are evaluated in float32.
+    The calibration error says how far the model's confidence is from its accuracy: the mean of their difference over 15
+    bins of confidence.
     """
     if plot is not None:
         _check_plot(plot)

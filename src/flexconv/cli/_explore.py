@@ -25,7 +25,7 @@ MAX_SAMPLES = 20
 def explore(
     model: ModelName,
     other: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="A second model, which is shown beside the first one.")
+        str | None, typer.Argument(metavar="OTHER", help="A second model, which is shown beside the first one.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write. [default: MODEL.html, in this folder]")
@@ -34,8 +34,8 @@ def explore(
 ) -> None:
     """Write an interactive page about one or two models.
 
-    The page is one HTML file that works offline. It shows two models side by side.
-    If the images that a model was trained on are available, the page contains one test image per class.
+    The page is one HTML file that works offline. It shows two models side by side. If the data that a model was trained
+    on are on this machine, the page contains one test sample per class.
     """
     names = [model] if other is None else [model, other]
     networks = [(name, *load_model(name)) for name in names]

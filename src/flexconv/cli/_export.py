@@ -62,8 +62,9 @@ def export(
 ) -> None:
     """Export a trained model for use without flexconv.
 
-    The file takes raw pixels or samples and returns the probabilities of the classes. Its metadata describe both. The
-    exported network is run and compared with the model before the file is written.
+    An .onnx or .pt2 file takes raw pixels or samples and returns the probabilities of the classes. A .safetensors file
+    contains the bare network. The metadata describe inputs and outputs. The exported network is run and compared with
+    the model before the file is written.
     """
     from .. import export as exporting
     from ..export import SUFFIXES, format_of

@@ -53,7 +53,8 @@ def convert(
 
     The new layers keep stride, dilation, groups, padding, padding mode, bias, device, dtype, training mode and
     `requires_grad`. Output sizes stay the same on a larger grid, too: the old kernel lies in the middle of the grid,
-    and the mask starts around it. 1×1 convolutions, transposed convolutions and FlexConv layers are skipped. Use
+    and the mask starts around it. The new layers have parametrization="paper"; `flexconv.parameter_groups` returns
+    suitable learning rates for them. 1×1 convolutions, transposed convolutions and FlexConv layers are skipped. Use
     `materialize` to convert FlexConv layers back.
 
     Some convolutions cannot be replaced without changing what the model computes: subclasses with their own forward,
@@ -67,7 +68,7 @@ def convert(
             the kernel has more than one tap. A function of (name, module) returns an int or one int per axis.
         layers: which convolutions to replace: a pattern of names, such as "stages.*.conv?" (see `fnmatch`), or a
             function of (name, module) that returns a bool.
-        init: "fresh" initialises new kernels and scales them to the norm of the old ones. "fit" fits each generator to
+        init: "fresh" initializes new kernels and scales them to the norm of the old ones. "fit" fits each generator to
             the old kernel, and the report contains the relative errors; see docs/convert.md.
         generator: a name from `flexconv.nn.GENERATORS`, or a function such as `functools.partial(MAGNet, hidden=64)`.
             If a name is combined with `init="fit"`, the generator gets as many features as the kernel has taps (32 to

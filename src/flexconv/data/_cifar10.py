@@ -115,7 +115,7 @@ _ABOUT = {
     ),
 }
 DATASETS = (
-    Dataset("cifar10", "CIFAR-10, 32 × 32 colour", _read, "images", **_ABOUT),
+    Dataset("cifar10", "CIFAR-10, 32 × 32 color", _read, "images", **_ABOUT),
     Dataset("scifar10", "CIFAR-10 as sequences of 1,024 pixels", _read_sequential, "series", **_ABOUT),
     Dataset("npcifar10", "CIFAR-10 rows followed by 968 steps of noise", _read_noise_padded, "series", **_ABOUT),
 )

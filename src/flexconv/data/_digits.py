@@ -63,6 +63,6 @@ _ABOUT = {
     "needs_files": False,
 }
 DATASETS = (
-    Dataset("digits", "Digits, 8 × 8 grey", _read, "images", **_ABOUT),
+    Dataset("digits", "Digits, 8 × 8 gray", _read, "images", **_ABOUT),
     Dataset("sdigits", "Digits as sequences of 64 pixels", _read_sequential, "series", **_ABOUT),
 )

@@ -145,7 +145,7 @@ def _dataset(side: int) -> Dataset:
 
     return Dataset(
         _folder(side),
-        f"ImageNet at {side} × {side} colour, 1,000 classes",
+        f"ImageNet at {side} × {side} color, 1,000 classes",
         read,
         "images",
         licence="ImageNet terms: research only, after registration",

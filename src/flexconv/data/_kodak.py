@@ -65,7 +65,7 @@ def _landscape(path: Path) -> torch.Tensor:
 DATASETS = (
     Dataset(
         "kodak",
-        "24 colour photographs, 768 × 512, for fitting",
+        "24 color photographs, 768 × 512, for fitting",
         _read,
         "fitting",
         licence="released by Kodak for unrestricted use",

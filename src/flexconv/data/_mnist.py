@@ -97,7 +97,7 @@ _ABOUT = {
     ),
 }
 DATASETS = (
-    Dataset("mnist", "MNIST, 28 × 28 grey", _read, "images", **_ABOUT),
+    Dataset("mnist", "MNIST, 28 × 28 gray", _read, "images", **_ABOUT),
     Dataset("smnist", "MNIST as sequences of 784 pixels", _read_sequential, "series", **_ABOUT),
     Dataset("pmnist", "MNIST as sequences of 784 pixels in a fixed random order", _read_permuted, "series", **_ABOUT),
 )

@@ -52,7 +52,7 @@ def _part(folder: Path, part: str) -> Samples:
 DATASETS = (
     Dataset(
         "stl10",
-        "STL-10, 96 × 96 colour",
+        "STL-10, 96 × 96 color",
         _read,
         "images",
         licence="none stated; images from ImageNet, free for research",

@@ -59,7 +59,7 @@ def push_to_hub(
 ) -> str:
     """Upload a network of `flexconv.models` to the Hugging Face Hub and return the address of its page.
 
-        card = ModelCard(data="CIFAR-10", recipe="flexnet7-cifar10", accuracy="92.2 % of 10,000 test images")
+        card = ModelCard(data="CIFAR-10", recipe="flexnet7-cifar10", accuracy="91.98 % of 10,000 test images")
         push_to_hub(model, "you/flexnet7-cifar10", card=card)
         from_pretrained("you/flexnet7-cifar10")                 # or "you/flexnet7-cifar10@revision"
 

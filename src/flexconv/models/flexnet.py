@@ -125,8 +125,8 @@ class FlexNet(Model, FillsMissing):
         """Logits of images.
 
         Pass `observed`, [batch, height, width] or [batch, 1 or in_channels, height, width], if pixels are missing where
-        it is False. Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and
-        later layers, norms and the mean over positions ignore positions that no observed pixel has reached. This needs
+        it is False. Values there (even NaN) are not used. The first layer replaces them by averages of observed ones.
+        Later layers, norms and the mean over positions ignore positions that no observed pixel has reached. This needs
         FlexConvs or CKConvs; conv="plain" does not accept it.
         """
         self._check_input(x)

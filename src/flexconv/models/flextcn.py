@@ -134,7 +134,7 @@ class FlexTCN(Model, FillsMissing):
         alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
 
         Pass `observed`, [batch, length] or [batch, 1 or in_channels, length], if samples are missing where it is False.
-        Values there (even NaN) are not used. The first layer replaces them by means of earlier observed ones, so the
+        Values there (even NaN) are not used. The first layer replaces them by averages of earlier observed ones, so the
         network stays causal, and later layers ignore steps that no observed sample has reached. readout="last" takes
         the last step that one has reached. This is the last of the sequence, even if its sample is missing, unless
         more samples are missing at the end than the first kernel looks back.

@@ -201,7 +201,7 @@ class SepFlexNet(Model, NormsInFloat32):
         alone; with readout="every" it is 0 past the end. In training mode, batch statistics exclude the padding.
 
         Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
-        Values there (even NaN) are not used. The first layer replaces them by means of observed ones, and later layers
+        Values there (even NaN) are not used. The first layer replaces them by averages of observed ones. Later layers
         ignore positions that no observed sample has reached. readout="last" takes the last position that one has
         reached.
         """

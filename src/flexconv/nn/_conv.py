@@ -135,8 +135,8 @@ class FlexConvNd(SizedKernel):
         """x [batch, in_channels, *size] or [in_channels, *size] → the same with out_channels and the new size.
 
         Pass `observed`, [batch, *size] or [batch, 1 or in_channels, *size], if samples are missing where it is False.
-        Values there (even NaN) are not used: means of the observed samples around them take their place; see
-        `_observed.py`. If everything is observed, the result is the same as without it.
+        Values there (even NaN) are not used. They are replaced by weighted averages of the observed samples around
+        them; see `_observed.py`. If everything is observed, the result is the same as without `observed`.
         """
         if observed is not None:
             return convolve_observed(self, x, check_observed(observed, x, self.dims))[0]
@@ -188,9 +188,10 @@ class FlexConv1d(FlexConvNd):
         mask: "gaussian", "per_channel" for a `ChannelGaussianMask` (depthwise layers only, groups=in_channels), a
             `GaussianMask(…)` with other settings, which takes the form of the layer's parametrization unless it states
             one, or None for the whole grid without a mask (CKConv).
-        parametrization: "scaled" is for any network and optimizer: kernels start below the Nyquist frequency and as
-            large as those of a plain convolution, and learn as fast at the usual rates. The features of the generator
-            stay fixed. "paper" is what the paper and its code do, for networks with norms, Adam and a rate of 0.01.
+        parametrization: "scaled" is for any network and optimizer. Kernels start below the Nyquist frequency, the first
+            outputs have twice the variance of those of a plain convolution, and the layer learns at the learning rates
+            that are usual for plain convolutions. The features of the generator stay fixed. "paper" is what the paper
+            and its code do, for networks with normalization layers and Adam at a learning rate of 0.01.
         algorithm: how to compute the convolution, see `flexconv.ops`.
         recompute: keep only the input for the backward pass, and compute kernel and spectra again there. Training needs
             less memory and takes about a quarter longer. The attribute can be changed at any time. A generator of your
@@ -235,7 +236,8 @@ class FlexConv2d(FlexConvNd):
     """2D convolution that learns the size of its kernel per axis. Arguments of `torch.nn.Conv2d`; see `FlexConv1d`.
 
     Shapes: [batch, in_channels, height, width] → [batch, out_channels, height', width'], batch optional. Every size
-    takes one number or one per axis, and so does padding: ("causal", "same") looks back along the first axis only.
+    is one number or one per axis. Padding can differ per axis, too: ("causal", "same") looks back along the first axis
+    only.
     """
 
     dims = 2

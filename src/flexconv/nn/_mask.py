@@ -35,8 +35,8 @@ class GaussianMask(MaskParameters):
     """Axis-aligned Gaussian mask with learnable center and width per axis.
 
     Read the center and the width with `mean` and `sigma`, and change them with `set_`. In a scaled mask, which a layer
-    has by default, they are computed anew each time they are read. Assigning to them is an error. Writing into them, as
-    in `mask.sigma.fill_(0.3)`, is an error that the next use of the mask raises.
+    has by default, they are computed each time they are read. Assigning to them raises an error. After writing into
+    them, as in `mask.sigma.fill_(0.3)`, the next use of the mask raises an error.
 
     Arguments:
         dims: number of spatial axes.
@@ -52,8 +52,8 @@ class GaussianMask(MaskParameters):
             causal axis) are kept. "authors" has none of this: a centered kernel is cropped symmetrically about 0, and a
             causal one always includes the newest tap. The default, None, is "guarded" until the mask is given to a
             layer. A layer with parametrization="scaled", the default, then replaces the parameters of the mask by
-            scaled ones with the same mean and σ. Make the optimizer after the layer. A mask of several layers has the
-            form of the first.
+            scaled ones with the same mean and σ, so create the optimizer after the layer. A mask that several layers
+            share takes the form of the first one.
 
     """
 

@@ -150,7 +150,7 @@ class FillsMissing(nn.Module):
         raise NotImplementedError
 
     def fill_missing(self, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None) -> torch.Tensor:
-        """x, with samples that were not seen replaced by means of those around them; see `_observed.py`."""
+        """x, with samples that were not seen replaced by averages of those around them; see `_observed.py`."""
         return fill_missing(self._neighbor_source(), x, seen, inside)
 
     def propagate_observed(self, observed: torch.Tensor) -> torch.Tensor:
@@ -172,7 +172,7 @@ class FillsMissing(nn.Module):
 def fill_missing(
     source: Source, x: torch.Tensor, seen: torch.Tensor, inside: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """x [batch, channels, *size], with missing samples replaced by means of the observed ones around them.
+    """x [batch, channels, *size], with missing samples replaced by averages of the observed ones around them.
 
     `source` is the layer that convolves the result. `seen` [batch, 1 or channels, *size] comes from `check_observed`.
     Samples where `inside` [batch, 1, *size] is False do not exist, such as those past the end of a sequence, and become

@@ -2,8 +2,8 @@
 
     y = A (x ⋆ ψ + b) + a,      ψ[c, p] = generator(p)[c] · mask(p)      for channel c and the taps p of a grid
 
-The generator has one output per input channel instead of one per pair of channels, so that a layer of C channels has
-about C² + C · hidden parameters, and few of them are those of the kernel.
+The generator has one output per input channel instead of one per pair of channels. A layer of C channels therefore has
+C² parameters for the mix and about C · hidden for the kernel, where hidden is the number of features of the generator.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class SeparableFlexConv1d(SeparableFlexConvNd):
     `alias_penalty`, `Streaming` and everything else that works on a model with FlexConvs works on this layer.
 
     Arguments:
-        in_channels, out_channels: the depthwise part has in_channels kernels; the mix makes out_channels of them.
+        in_channels, out_channels: the depthwise part has in_channels kernels. The 1×1 convolution maps their outputs to
+            out_channels.
         kernel_size, stride, padding, dilation, padding_mode, generator, parametrization, algorithm: of the depthwise
             part, as in `FlexConv1d`. The generator has one output per channel.
         mask: "gaussian" for one size for all channels, "per_channel" if every channel should learn its own size, a

@@ -34,11 +34,12 @@ class Streaming(nn.Module):
     changed. A model that reads the last time step, such as a classifier, returns with every chunk its result for all
     samples so far.
 
-    Every layer must act on each time step alone. Those that mix samples over time (pooling, recurrent layers, group
-    norm, centered convolutions, a softmax over time) cannot be exact and raise an error with their name, and so does
-    every layer of which this is not known. Linear layers and norms over the last axes are checked with the first chunk,
-    because only then it is known whether these are time. A module of your own without submodules declares that it acts
-    on each step alone by the attribute `acts_step_by_step = True`. Operations in the `forward` of a module with
+    Apart from causal FlexConvs, every layer must act on each time step alone. Layers that mix samples over time in
+    other ways (pooling, recurrent layers, group norm, centered convolutions, a softmax over time) cannot be exact. They
+    raise an error with their name, and so does every layer for which it is not known whether it mixes samples. Linear
+    layers and norms over the last axes are checked with the first chunk, because only then it is known whether these
+    axes are time. A module of your own without submodules declares that it acts on each step alone by the attribute
+    `acts_step_by_step = True`. Operations in the `forward` of a module with
     submodules cannot be detected, so compare once with `flexconv.testing.assert_streaming_matches`. A module can
     declare such an operation itself: if its attribute `cannot_stream` is a string, that string is the error.
 

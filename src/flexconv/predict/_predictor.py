@@ -42,7 +42,7 @@ def predict(
     options: Mapping[str, Any] | None = None,
     on_error: OnError | None = None,
 ) -> list[Prediction]:
-    """Classify files with a trained network. The arguments are those of `Predictor`, and its call."""
+    """Classify files with a trained network. The arguments are those of `Predictor` and of its `__call__`."""
     settings: dict[str, Any] = {"device": device, "batch_size": batch_size, "hop": hop, "options": options}
     return Predictor(model, inputs=inputs, resolution=resolution, **settings)(files, on_error=on_error)
 
@@ -57,11 +57,11 @@ class Predictor:
     Files are prepared as the training data were, by the `inputs` of the network:
 
     - Pictures (PNG, JPEG, GIF, TIFF, WebP, BMP, PPM, TGA), in color or gray as the network needs them, and of any size.
-    - Recordings are 16-bit .wav files. Recordings longer than the training samples are divided into chunks of their
-      length, and the probabilities of the chunks are averaged. Shorter ones are padded with silence, unless the
-      training recordings had different lengths.
-    - Arrays (.npz, .npy, IDX) and tables (.csv, .tsv, .parquet) of samples, which have the values of the training data.
-      Labels in them are ignored. An .npz file with several arrays must call them `inputs` and `lengths`.
+    - Recordings are 16-bit .wav files. If a recording is longer than the training samples, it is divided into chunks of
+      the length of these, and the probabilities of the chunks are averaged. Shorter recordings are padded with silence,
+      unless the training recordings had different lengths.
+    - Arrays (.npz, .npy, IDX) and tables (.csv, .tsv, .parquet) of samples must contain the same kind of values as the
+      training data. Labels in them are ignored. An .npz file with several arrays must call them `inputs` and `lengths`.
 
     Arguments:
         model: a network of `flexconv.models`, a run folder, a folder of weights or the name of a trained network. With

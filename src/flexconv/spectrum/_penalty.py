@@ -69,7 +69,7 @@ def alias_penalty(
     cutoff = positive("cutoff", cutoff)
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, FlexConvNd)]
     if not layers:
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to penalise")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer: there is nothing to penalize")
     total = layers[0][1].reference_tensor().new_zeros(())
     for group in _group_by_shape(layers, mask, missing):
         total = total + _group_penalty(group, method, mask=mask, cutoff=cutoff, formula=formula).to(total.device)

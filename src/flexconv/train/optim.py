@@ -148,7 +148,7 @@ def kernel_norm(model: nn.Module) -> torch.Tensor:
     """Return Σ ‖kernel‖₂ + ‖bias‖₂ over the FlexConv layers of a model → scalar. The authors call it weight decay."""
     layers = [module for module in model.modules() if isinstance(module, FlexConvNd)]
     if not layers:
-        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer, so there is no kernel to penalise")
+        raise ArgumentError(f"{type(model).__name__} has no FlexConv layer, so there is no kernel to penalize")
     norms = [layer.window_kernel().norm() for layer in layers]
     norms += [layer.bias.norm() for layer in layers if layer.bias is not None]
     return torch.stack(norms).sum()

@@ -25,7 +25,7 @@ class KernelGenerator(nn.Module):
     Subclasses define `reset_parameters` and either `evaluate`, on a flat list of points, or, if they end in a linear
     map, `features` and `output_map`. Both run in float32 (float64 for float64 parameters) with autocast disabled,
     whatever the precision of the convolution: arguments of sines reach 150 rad on 33 taps, where bfloat16 causes an
-    error of one per cent of the kernel, and more on longer grids.
+    error of one percent of the kernel, and more on longer grids.
 
     A layer makes a generator as `generator(dims, channels, device=…, dtype=…)`, so further arguments need defaults;
     the networks of `flexconv.models` pass options by keyword. It then calls `attach` with its `Placement`. A generator
