@@ -117,8 +117,13 @@ def test_error_names_a_missing_file_and_a_wrong_shape(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((5, 7, 9)))
     with pytest.raises(data.DamagedDataError, match=r"shape \(5, 7, 9\), but the network needs \[N, 3, length\]"):
         data.read_unlabelled(tmp_path / "a.npy", channels=3, size=(8,))
-    np.save(tmp_path / "a.npy", np.full((5, 8), np.nan))
-    with pytest.raises(data.DamagedDataError, match="not finite"):
+    values = np.zeros((5, 8))
+    values[2, 3] = np.nan
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(data.DamagedDataError, match=r"a\.npy, row 3: .*not finite"):
+        data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,))
+    np.save(tmp_path / "a.npy", values[2])
+    with pytest.raises(data.DamagedDataError, match=r"a\.npy: .*not finite"):
         data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,))
     with pytest.raises(ValueError, match=r"id is not an option for .*a\.npy"):
         data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,), id="x")

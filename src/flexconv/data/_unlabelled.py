@@ -65,6 +65,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
         _check_no_options(file, options)
         array, lengths = _array(file)
         inputs = arrange_for_network(array, layout, channels=channels, size=size, where=str(file))
+        _check_finite(inputs, file)
         _check_lengths(lengths, inputs, file)
         steps = None if lengths is None else torch.from_numpy(lengths.astype(np.int64))
         return Unlabelled(torch.from_numpy(inputs), steps, _numbered(file, len(inputs)))
@@ -138,13 +139,16 @@ def _array(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
         lengths = None if lengths is array else lengths
     if array.dtype.kind not in "iuf" or array.ndim == 0 or not len(array):
         raise DamagedDataError(f"{file}: {array.dtype} of shape {array.shape}, expected an array of numbers")
-    if array.dtype.kind == "f":
-        array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise DamagedDataError(f"{file}: contains values that are not finite")
-    elif array.dtype not in (np.uint8, np.int16):
+    if array.dtype not in (np.uint8, np.int16):
         array = array.astype(np.float32)
     return array, lengths
+
+
+def _check_finite(inputs: np.ndarray, file: Path) -> None:
+    finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
+    if not finite.all():
+        row = "" if len(inputs) == 1 else f", row {finite.argmin() + 1}"
+        raise DamagedDataError(f"{file}{row}: the sample contains values that are not finite")
 
 
 def _check_lengths(lengths: np.ndarray | None, inputs: np.ndarray, file: Path) -> None:
