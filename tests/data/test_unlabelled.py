@@ -83,6 +83,11 @@ def test_reads_a_table_without_labels(tmp_path):
     assert data.read_unlabelled(tmp_path / "a.csv", channels=1, size=(2,)).inputs.tolist() == [[[1, 2]], [[3, 4]]]
     (tmp_path / "b.csv").write_text("1,2\n")
     assert data.read_unlabelled(tmp_path / "b.csv", channels=1, size=(2,)).inputs.tolist() == [[[1, 2]]]
+    (tmp_path / "b.csv").write_text("1,2,3,4\n")
+    (tmp_path / "labelled.csv").write_text("7,1,2,3,4\n")
+    for name in ("b.csv", "labelled.csv"):
+        read = data.read_unlabelled(tmp_path / name, channels=1, size=(2, 2), label=0, shape=[2, 2])
+        assert read.inputs.tolist() == [[[[1, 2], [3, 4]]]]
     (tmp_path / "c.csv").write_text("id,x,y\nu,1,2\nu,3,4\nv,5,6\n")
     read = data.read_unlabelled(tmp_path / "c.csv", channels=2, size=(9,), id="id")
     assert (read.inputs.shape, read.lengths.tolist()) == ((2, 2, 2), [2, 1])

@@ -84,7 +84,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
 
 
 def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[str, Any]) -> Unlabelled:
-    table = read_table(file, **_present(file, options))
+    table = read_table(file, **_present(file, options, channels * math.prod(size)))
     inputs, given = table.inputs, options.get("shape") is not None
     series = inputs.ndim == 3
     images = len(size) == 2 and options.get("id") is None
@@ -107,14 +107,20 @@ def _unflattened(rows: torch.Tensor, channels: int, size: Sequence[int], file: P
     return torch.from_numpy(reshape_rows(rows.numpy(), needed, "CHW" if len(size) == 2 else "CL", str(file)))
 
 
-def _present(file: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """The options without names of columns that only labelled tables have: the label, and columns to ignore."""
+def _present(file: Path, options: dict[str, Any], values: int) -> dict[str, Any]:
+    """The options without columns that only labelled tables have: the label, and columns to ignore.
+
+    A table without column names has no labels if it has as many columns as a sample has `values`.
+    """
     opened = open_table(file, delimiter=options.get("delimiter"), header=options.get("header"))
 
     def exists(column: object) -> bool:
         return not opened.has_header or not isinstance(column, str) or column in opened.names
 
     given = {name: value for name, value in options.items() if name != "label" or exists(value)}
+    wide = all(given.get(name) is None for name in ("id", "columns", "ignore"))
+    if wide and not opened.has_header and len(opened.names) == values:
+        given.pop("label", None)
     if "ignore" in given:
         given["ignore"] = [column for column in given["ignore"] if exists(column)]
     return given
