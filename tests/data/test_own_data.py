@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import cli, data, from_pretrained, train
+from flexconv import at_resolution, cli, data, from_pretrained, save_pretrained, train
 
 from . import published
 
@@ -619,7 +619,11 @@ def test_eval_on_recordings_of_another_rate_is_an_error(tmp_path, capsys):
     tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": {"path": str(tmp_path / "8000")}, "epochs": 1}
     train.train(train.build_recipe(tree | {"batch_size": 4}), tmp_path / "run", device="cpu", plots=False)
     assert cli.run(["eval", str(tmp_path / "run/weights"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 2
-    assert f"needs recordings at 8000 Hz; {tmp_path / '16000'} has 16000 Hz" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert f"needs recordings at 8000 Hz; {tmp_path / '16000'} has 16000 Hz" in message
+    assert "at_resolution(model, 2)" in message
+    save_pretrained(at_resolution(from_pretrained(tmp_path / "run/weights"), 2), tmp_path / "faster")
+    assert cli.run(["eval", str(tmp_path / "faster"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 0
 
 
 def test_home_of_an_unknown_user_is_an_ordinary_name(tmp_path, monkeypatch):

@@ -198,10 +198,11 @@ def _check_series(splits: DataSplits, model: Model, name: str) -> None:
     if inputs is None or splits.length is None or len(inputs.size) != 1:
         return
     scale = model.resolution[0]
-    if inputs.rate is not None and splits.train.rate not in (None, round(inputs.rate * scale)):
+    rate = splits.train.rate
+    if inputs.rate is not None and rate not in (None, round(inputs.rate * scale)):
         raise ArgumentError(
-            f"the network needs recordings at {round(inputs.rate * scale)} Hz; {name} has {splits.train.rate} "
-            "Hz: resample the recordings, or the network (flexconv resample)"
+            f"the network needs recordings at {round(inputs.rate * scale)} Hz; {name} has {rate} Hz: resample the "
+            f"recordings, or use save_pretrained(at_resolution(model, {rate / (inputs.rate * scale):.6g}), FOLDER)"
         )
     steps = round(inputs.size[0] * scale)
     if splits.length != steps and not (inputs.varying and splits.length < steps):
