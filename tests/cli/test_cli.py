@@ -235,6 +235,8 @@ def test_version(call):
         (("train", "digits", "--optim.lr", "0.1"), "--set optim.lr=0.1 "),
         (("train", "digits", "--warmup-epochs"), "--set schedule.warmup_epochs=VALUE "),
         (("train", "digits", "--generator", "siren"), "--set model.generator=siren "),
+        (("train", "digits", "--epoch", "3"), "--set epochs=3 "),
+        (("train", "digits", "--devise", "cpu"), "No such option: --devise .*--device"),
         (("train", "digits", "--name", "x"), "No such option: --name"),  # of the model or of the data?
         (("fit", "fit-gabor", "--lr", "0.1"), "--set lr=0.1 "),
         (("recipes", "digits", "--seed", "1"), "--set seed=1 "),
@@ -660,9 +662,11 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     arrays = call("eval", "runs/photos/weights", "--data", "npz", "--data-option", "path=photos.npz")
     assert score(arrays.out) == logged("runs/photos")
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
-    assert small.err.startswith("folder: images are resized to 16×16")
+    assert small.err.startswith("photos: images are resized to 16×16")
     json.loads(call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]", "--json").out)
-    assert_refused(call("eval", "runs/photos/weights", "--data", "photos"), "3 channels.* 1; add .*mode=gray")
+    assert_refused(
+        call("eval", "runs/photos/weights", "--data", "photos"), "^error: photos has 3 channels.* 1; add .*mode=gray"
+    )
     shown = call("resample", "runs/photos/weights", "--to", 20, *folder)
     assert [row[0] for row in scores_by_resolution(shown.out)] == ["16×16", "20×20"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import cli, data, from_pretrained, train
+from flexconv import at_resolution, cli, data, from_pretrained, save_pretrained, train
 
 from . import published
 
@@ -55,7 +55,7 @@ def test_existing_splits_are_used(write_images, validation):
 def test_images_of_different_sizes_need_a_size(write_images):
     write_images("pets")
     folder = write_images("pets", classes=("dog",), size=(5, 5))
-    with pytest.raises(data.DamagedDataError, match=r"0\.png: 5 × 5 .*6 × 4.*image_size"):
+    with pytest.raises(data.DamagedDataError, match=r"0\.png: 5 × 5 .*6 × 4.*set data\.image_size"):
         data.load("folder", path=folder)
     assert data.load("folder", path=folder, image_size=(4, 4)).image_size == 4
 
@@ -126,7 +126,7 @@ def test_rejects_images_of_other_formats(write_images):
     image.new("RGB", (6, 4)).save(folder / "cat" / "9.eps")  # ignored, as any other file
     assert len(data.load("folder", path=folder).train) == 8
     (folder / "cat" / "9.eps").rename(folder / "cat" / "9.png")  # Pillow would run Ghostscript
-    with pytest.raises(data.DamagedDataError, match=r"cat/9\.png: .*cannot be read"):
+    with pytest.raises(data.DamagedDataError, match=r"cat/9\.png: .*cannot be read: .*not one of .*PNG"):
         data.load("folder", path=folder)
 
 
@@ -199,7 +199,12 @@ def test_error_names_a_damaged_image(write_images):
     folder = write_images("pets")
     path = folder / "cat" / "3.png"
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(data.DamagedDataError, match=r"cat/3\.png: .*cannot be read"):
+    with pytest.raises(data.DamagedDataError, match=r"cat/3\.png: .*cannot be read: .*damaged"):
+        data.load("folder", path=folder)
+    image = pytest.importorskip("PIL.Image")
+    image.effect_noise((40, 40), 50).save(path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(data.DamagedDataError, match=r"cat/3\.png: .*cannot be read: .*truncated.*replace or remove"):
         data.load("folder", path=folder)
 
 
@@ -499,6 +504,12 @@ def test_error_names_the_problem_of_idx_files(tmp_path):
     published.write_idx(tmp_path / "test-labels-idx1-ubyte", np.array([0, 1, 2, 0]))
     with pytest.raises(data.DamagedDataError, match=r"test-labels-idx1-ubyte: label 2 of sample 2, .*has 0, 1"):
         data.load("idx", path=images)
+    floats = np.zeros((10, 4, 5), ">f4")
+    floats[6, 1, 2] = np.nan
+    (tmp_path / "floats-images-idx3-float").write_bytes(struct.pack(">HBB3I", 0, 13, 3, 10, 4, 5) + floats.tobytes())
+    labels = tmp_path / "train-labels-idx1-ubyte"
+    with pytest.raises(data.DamagedDataError, match=r"idx3-float: sample 6 .*not finite"):
+        data.load("idx", path=tmp_path / "floats-images-idx3-float", labels_path=labels)
     images.write_bytes(images.read_bytes()[:-3])
     with pytest.raises(data.DamagedDataError, match=r"announces 10 × 4 × 5, but 197 bytes"):
         data.load("idx", path=images)
@@ -531,11 +542,17 @@ def test_single_class_folder_is_an_error(write_images):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("own.csv", "data.name=table"), ("own.npz", "data.name=npz"), ("x.zip", "")]
+    ("name", "message"),
+    [
+        ("own.csv", "is a file, expected a folder; .*data.name=table"),
+        ("own.npz", "is a file, expected a folder; .*data.name=npz"),
+        ("x.zip", r"unknown kind of file, expected .csv, .*\.npz.* or a folder"),
+        ("x.npy", r"unknown kind of file, expected .csv, .*numpy\.savez writes train_inputs"),
+    ],
 )
-def test_file_in_place_of_a_folder_is_an_error(tmp_path, name, hint):
+def test_file_in_place_of_a_folder_is_an_error(tmp_path, name, message):
     (tmp_path / name).write_text("label,a,b\n")
-    with pytest.raises(data.MissingDataError, match=rf"{name} is a file, expected a folder.*{hint}"):
+    with pytest.raises(data.MissingDataError, match=rf"{name}:? {message}"):
         data.load("folder", path=tmp_path / name)
 
 
@@ -602,7 +619,11 @@ def test_eval_on_recordings_of_another_rate_is_an_error(tmp_path, capsys):
     tree = {"model": {"name": "flextcn2", "widths": [2, 2]}, "data": {"path": str(tmp_path / "8000")}, "epochs": 1}
     train.train(train.build_recipe(tree | {"batch_size": 4}), tmp_path / "run", device="cpu", plots=False)
     assert cli.run(["eval", str(tmp_path / "run/weights"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 2
-    assert "needs recordings at 8000 Hz; folder has 16000 Hz" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert f"needs recordings at 8000 Hz; {tmp_path / '16000'} has 16000 Hz" in message
+    assert "at_resolution(model, 2)" in message
+    save_pretrained(at_resolution(from_pretrained(tmp_path / "run/weights"), 2), tmp_path / "faster")
+    assert cli.run(["eval", str(tmp_path / "faster"), "--device", "cpu", "--data", str(tmp_path / "16000")]) == 0
 
 
 def test_home_of_an_unknown_user_is_an_ordinary_name(tmp_path, monkeypatch):

@@ -591,7 +591,7 @@ def test_eval_reads_tables_as_in_training(write, tmp_path, monkeypatch, capsys):
     save_pretrained(network, "images")
     tested = ["eval", "images", "--device", "cpu", "--data", "flat.csv"]
     assert cli.run(tested) == 2
-    assert "table has series, but the network takes images; " in capsys.readouterr().err
+    assert "flat.csv has series, but the network takes images; " in capsys.readouterr().err
     assert cli.run([*tested, "--data-option", "shape=[8,8]"]) == 0
 
 

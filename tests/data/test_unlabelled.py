@@ -83,6 +83,11 @@ def test_reads_a_table_without_labels(tmp_path):
     assert data.read_unlabelled(tmp_path / "a.csv", channels=1, size=(2,)).inputs.tolist() == [[[1, 2]], [[3, 4]]]
     (tmp_path / "b.csv").write_text("1,2\n")
     assert data.read_unlabelled(tmp_path / "b.csv", channels=1, size=(2,)).inputs.tolist() == [[[1, 2]]]
+    (tmp_path / "b.csv").write_text("1,2,3,4\n")
+    (tmp_path / "labelled.csv").write_text("7,1,2,3,4\n")
+    for name in ("b.csv", "labelled.csv"):
+        read = data.read_unlabelled(tmp_path / name, channels=1, size=(2, 2), label=0, shape=[2, 2])
+        assert read.inputs.tolist() == [[[[1, 2], [3, 4]]]]
     (tmp_path / "c.csv").write_text("id,x,y\nu,1,2\nu,3,4\nv,5,6\n")
     read = data.read_unlabelled(tmp_path / "c.csv", channels=2, size=(9,), id="id")
     assert (read.inputs.shape, read.lengths.tolist()) == ((2, 2, 2), [2, 1])
@@ -117,8 +122,13 @@ def test_error_names_a_missing_file_and_a_wrong_shape(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((5, 7, 9)))
     with pytest.raises(data.DamagedDataError, match=r"shape \(5, 7, 9\), but the network needs \[N, 3, length\]"):
         data.read_unlabelled(tmp_path / "a.npy", channels=3, size=(8,))
-    np.save(tmp_path / "a.npy", np.full((5, 8), np.nan))
-    with pytest.raises(data.DamagedDataError, match="not finite"):
+    values = np.zeros((5, 8))
+    values[2, 3] = np.nan
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(data.DamagedDataError, match=r"a\.npy, row 3: .*not finite"):
+        data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,))
+    np.save(tmp_path / "a.npy", values[2])
+    with pytest.raises(data.DamagedDataError, match=r"a\.npy: .*not finite"):
         data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,))
     with pytest.raises(ValueError, match=r"id is not an option for .*a\.npy"):
         data.read_unlabelled(tmp_path / "a.npy", channels=1, size=(8,), id="x")

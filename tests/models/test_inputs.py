@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexconv import data, from_pretrained, list_pretrained
+from flexconv import create_model, data, from_pretrained, list_pretrained
 from flexconv.models import ImageSeries, Inputs
 from flexconv.train.run import _inputs
 
@@ -79,3 +79,17 @@ def test_older_files_without_the_new_entries_can_be_read():
     entries = {"size": [8], "scale": 1.0, "mean": [0.0], "std": [1.0], "classes": ["a", "b"]}
     inputs = Inputs.read(entries)
     assert (inputs.mfcc_rate, inputs.rate, inputs.varying, inputs.images) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("name", ["flexnet3", "cifar_resnet20", "sepflexnet_tiny", "flextcn2"])
+def test_network_refuses_integers_and_arrays(name):
+    size = {"flexnet3": {"image_size": 8}, "flextcn2": {"length": 8}, "sepflexnet_tiny": {"length": 8}}.get(name, {})
+    network = create_model(name, in_channels=1, num_classes=2, **size)
+    images = np.zeros((2, 1, 8, 8) if "length" not in size else (2, 1, 8), np.uint8)
+    with pytest.raises(TypeError, match="expects a tensor; got ndarray"):
+        network(images)
+    with pytest.raises(TypeError, match=r"floating-point.*uint8$"):
+        network(torch.from_numpy(images))
+    network.inputs = Inputs(size=images.shape[2:], scale=1 / 255, mean=(0.5,), std=(0.2,), classes=("a", "b"))
+    with pytest.raises(TypeError, match=r"uint8; .*model\.inputs"):
+        network(torch.from_numpy(images))

@@ -104,6 +104,15 @@ def test_curves_mark_the_best_validation_value():
     assert legend(loss) == ["train: last 0.4", "validation: last 1.4", "best validation epoch 2: 1.2"]
 
 
+def test_curves_mark_the_lowest_loss_among_equal_accuracies():
+    """A run selects the same epoch, at which its test is drawn."""
+    values = [(1, 0.5, 2.0), (2, 1.0, 0.3), (3, 1.0, math.nan), (4, 1.0, 0.1), (5, 1.0, 0.2)]
+    records = [{"epoch": i, "validation_accuracy": a, "validation_loss": loss} for i, a, loss in values]
+    loss, accuracy = plot_curves(records).axes
+    assert [marked(panel, "best")[0].get_xdata()[0] for panel in (loss, accuracy)] == [4, 4]
+    assert "best validation epoch 4: 100.00 %" in legend(accuracy)
+
+
 def test_best_test_epoch_is_called_so_and_a_single_test_is_not_the_best():
     several = [{"epoch": i, "test_accuracy": value} for i, value in enumerate((0.5, 0.9, 0.8))]
     (panel,) = plot_curves(several).axes

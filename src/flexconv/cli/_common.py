@@ -205,8 +205,9 @@ def _hint_at_recipe(error: Any, arguments: Sequence[str]) -> str | None:
         return None
     if not any("--set" in parameter.opts for parameter in error.ctx.command.params):
         return None
-    hint = recipe_hint(error.option_name, arguments, fit=error.ctx.info_name == "fit")
-    return hint and f"no option {error.option_name}: it is a key of the recipe, use {hint}"
+    fit, mistyped = error.ctx.info_name == "fit", bool(error.possibilities)  # an option of the command, perhaps
+    hint = recipe_hint(error.option_name, arguments, fit=fit, exact=mistyped)
+    return hint and f"no option {error.option_name}; to change the recipe, use {hint}"
 
 
 def _report(error: Exception) -> int:

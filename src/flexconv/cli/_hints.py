@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import typing
 from collections.abc import Iterator, Sequence
 
+NEAR = 0.8  # similarity, from 0 to 1, of an option to a key that is suggested
 
-def recipe_hint(option: str, arguments: Sequence[str], *, fit: bool) -> str | None:
+
+def recipe_hint(option: str, arguments: Sequence[str], *, fit: bool, exact: bool = False) -> str | None:
     """Return the --set option for an unknown option that is a key of a recipe; None if recipes have no such key.
 
     Arguments:
         option: the unknown option, such as --epochs.
         arguments: all arguments of the command, with the value of the option.
         fit: whether the recipe is one of a fit.
+        exact: do not accept keys that are only similar to the option.
 
     """
-    key = _recipe_keys(fit).get(option.lstrip("-").replace("-", "_"))
-    return None if key is None else f"--set {key}={_value(option, arguments)}"
+    keys = _recipe_keys(fit)
+    near = difflib.get_close_matches(option.lstrip("-").replace("-", "_"), keys, n=1, cutoff=1.0 if exact else NEAR)
+    return f"--set {keys[near[0]]}={_value(option, arguments)}" if near else None
 
 
 def _recipe_keys(fit: bool) -> dict[str, str]:

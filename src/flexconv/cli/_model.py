@@ -113,7 +113,8 @@ def load_with_data(
         return model, recipe, _trained_on(name, recipe, root)
     if data == "table":
         given = table_options(recipe) | given
-    return model, recipe, _fitted(datasets.load(data, root=root, **given), model)
+    splits = datasets.load(data, root=root, **given)
+    return model, recipe, _fitted(splits, model, str(given.get("path", splits.name)))
 
 
 def _read_options(data: str | None, options: Sequence[str], path: dict[str, str]) -> dict[str, Any]:
@@ -160,18 +161,21 @@ def _trained_on(name: str, recipe: Recipe | None, root: Path | None) -> DataSpli
     return load_data(replace(recipe, data=settings))
 
 
-def _fitted(splits: DataSplits, model: Model) -> DataSplits:
-    """Prepare a data set for a network that was trained on another one: standardize it and resize its images."""
+def _fitted(splits: DataSplits, model: Model, name: str) -> DataSplits:
+    """Prepare a data set for a network that was trained on another one: standardize it and resize its images.
+
+    `name` is the name or the path of the data, for messages.
+    """
     classes = model.config["num_classes"]
     if splits.num_classes != classes:
-        raise ArgumentError(f"{splits.name} has {splits.num_classes} classes, but the network has {classes}")
+        raise ArgumentError(f"{name} has {splits.num_classes} classes, but the network has {classes}")
     dims = len(splits.train.sample_shape) - 1
     if dims != model.dims:
         shape = "" if splits.name != "table" else "; flattened images need --data-option shape=[HEIGHT,WIDTH]"
-        raise ArgumentError(f"{splits.name} has {KINDS[dims]}, but the network takes {KINDS[model.dims]}{shape}")
+        raise ArgumentError(f"{name} has {KINDS[dims]}, but the network takes {KINDS[model.dims]}{shape}")
     if model.inputs is not None:
-        splits = _standardized(splits, model.inputs)
-    _check_series(splits, model)
+        splits = _standardized(splits, model.inputs, name)
+    _check_series(splits, model, name)
     size = model.config.get("image_size")
     if size is None or splits.image_size is None:
         return splits
@@ -181,11 +185,11 @@ def _fitted(splits: DataSplits, model: Model) -> DataSplits:
     height, width = (round(each * scale) for each, scale in zip(sizes, model.resolution, strict=True))
     if splits.train.sample_shape[1:] == (height, width):
         return splits
-    note(f"{splits.name}: images are resized to {height}×{width}, the input size of the network")
+    note(f"{name}: images are resized to {height}×{width}, the input size of the network")
     return splits.at_resolution((height, width))
 
 
-def _check_series(splits: DataSplits, model: Model) -> None:
+def _check_series(splits: DataSplits, model: Model, name: str) -> None:
     """Raise an error if recordings have another rate than a network expects, and say so if series have another length.
 
     Networks accept series of any length.
@@ -194,30 +198,31 @@ def _check_series(splits: DataSplits, model: Model) -> None:
     if inputs is None or splits.length is None or len(inputs.size) != 1:
         return
     scale = model.resolution[0]
-    if inputs.rate is not None and splits.train.rate not in (None, round(inputs.rate * scale)):
+    rate = splits.train.rate
+    if inputs.rate is not None and rate not in (None, round(inputs.rate * scale)):
         raise ArgumentError(
-            f"the network needs recordings at {round(inputs.rate * scale)} Hz; {splits.name} has {splits.train.rate} "
-            "Hz: resample the recordings, or the network (flexconv resample)"
+            f"the network needs recordings at {round(inputs.rate * scale)} Hz; {name} has {rate} Hz: resample the "
+            f"recordings, or use save_pretrained(at_resolution(model, {rate / (inputs.rate * scale):.6g}), FOLDER)"
         )
     steps = round(inputs.size[0] * scale)
     if splits.length != steps and not (inputs.varying and splits.length < steps):
         note(
-            f"note: the series of {splits.name} have {splits.length:,} steps, but the network was trained on "
+            f"note: the series of {name} have {splits.length:,} steps, but the network was trained on "
             f"{steps:,}; its kernels keep their size in steps"
         )
 
 
-def _standardized(splits: DataSplits, inputs: Inputs) -> DataSplits:
+def _standardized(splits: DataSplits, inputs: Inputs, name: str) -> DataSplits:
     """The data set with the mean and standard deviation that a network was trained with."""
     import torch
 
     if inputs.mfcc_rate not in (None, rate := splits.train.mfcc_rate):
         here = "no MFCCs (add --data-option features=mfcc)" if rate is None else f"MFCCs at {rate} Hz"
-        raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {splits.name} has {here}")
+        raise ArgumentError(f"the network was trained on MFCCs at {inputs.mfcc_rate} Hz; {name} has {here}")
     if splits.in_channels != len(inputs.mean):
         gray = splits.name == "folder" and (splits.in_channels, len(inputs.mean)) == (3, 1)
         raise ArgumentError(
-            f"{splits.name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}"
+            f"{name} has {splits.in_channels} channels, but the network has {len(inputs.mean)}"
             f"{'; add --data-option mode=gray' if gray else ''}"
         )
     splits = _in_order_of_training(splits, inputs.classes)

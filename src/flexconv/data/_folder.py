@@ -77,7 +77,7 @@ def _read(
     parts = {part: _images(paths, labels, size, MODES[mode]) for part, (paths, labels) in files.items()}
     shapes = {part: tuple(images.inputs.shape[1:]) for part, images in parts.items()}
     if len(set(shapes.values())) > 1:
-        raise DamagedDataError(f"{folder}: image sizes differ between the splits, {shapes}; set image_size")
+        raise DamagedDataError(f"{folder}: image sizes differ between the splits, {shapes}; set data.image_size")
     return assemble(parts, names, test_share=test_share, scale=1 / 255, place=folder)
 
 
@@ -85,8 +85,13 @@ def _split_folders(folder: Path) -> dict[str, Path]:
     """The folder of every split, or the folder itself as the training set if it contains classes."""
     if not folder.is_dir():
         kind = dataset_for(folder)
-        hint = f"; set data.name={kind} to read it" if kind != "folder" else " with one folder per class"
-        raise MissingDataError(f"{folder} is a file, expected a folder{hint}")
+        if kind != "folder":
+            raise MissingDataError(f"{folder} is a file, expected a folder; set data.name={kind} to read it")
+        arrays = "; numpy.savez writes train_inputs and train_labels into one .npz file"
+        raise MissingDataError(
+            f"{folder}: unknown kind of file, expected .csv, .tsv, .txt, .parquet, .npz, an IDX file, or a folder with "
+            f"one folder per class{arrays if folder.suffix.lower() == '.npy' else ''}"
+        )
     found: dict[str, Path] = {}
     for place in sorted(folder.iterdir()):
         part = SPLIT_NAMES.get(place.name.lower())
@@ -146,7 +151,9 @@ def _images(paths: list[Path], labels: torch.Tensor, size: tuple[int, ...] | Non
         if images and image.shape != images[0].shape:
             height, width = image.shape[1:]
             first = f"{images[0].shape[2]} × {images[0].shape[1]}"
-            raise DamagedDataError(f"{path}: {width} × {height} pixels, but {paths[0]} has {first}; set image_size")
+            raise DamagedDataError(
+                f"{path}: {width} × {height} pixels, but {paths[0]} has {first}; set data.image_size"
+            )
         images.append(image)
     return Samples(torch.stack(images), labels)
 

@@ -100,8 +100,9 @@ def _pair(file: Path, labels_file: Path, layout: str | None) -> tuple[np.ndarray
         )
     if inputs.dtype != np.uint8:
         inputs = inputs.astype(np.float32)
-        if not np.isfinite(inputs).all():
-            raise DamagedDataError(f"{file}: contains values that are not finite")
+        finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
+        if not finite.all():
+            raise DamagedDataError(f"{file}: sample {finite.argmin()} contains values that are not finite")
     return inputs, labels
 
 

@@ -43,8 +43,11 @@ def read_image(path: Path, *, mode: str = "RGB") -> torch.Tensor:
         raise
     except image_module.DecompressionBombError as error:
         raise DamagedDataError(f"{path}: the image is too large: {error}; reduce its size") from error
+    except image_module.UnidentifiedImageError as error:
+        formats = ", ".join(_available_formats())
+        raise DamagedDataError(f"{path}: the image cannot be read: it is damaged, or not one of {formats}") from error
     except Exception as error:  # its decoders raise errors of any kind for damaged files
-        raise DamagedDataError(f"{path}: the image cannot be read: {error}") from error
+        raise DamagedDataError(f"{path}: the image cannot be read: {error}; replace or remove the file") from error
     return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None]).permute(2, 0, 1).contiguous()
 
 

@@ -65,6 +65,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
         _check_no_options(file, options)
         array, lengths = _array(file)
         inputs = arrange_for_network(array, layout, channels=channels, size=size, where=str(file))
+        _check_finite(inputs, file)
         _check_lengths(lengths, inputs, file)
         steps = None if lengths is None else torch.from_numpy(lengths.astype(np.int64))
         return Unlabelled(torch.from_numpy(inputs), steps, _numbered(file, len(inputs)))
@@ -83,7 +84,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, channels: int, size: Sequen
 
 
 def _from_table(file: Path, channels: int, size: Sequence[int], options: dict[str, Any]) -> Unlabelled:
-    table = read_table(file, **_present(file, options))
+    table = read_table(file, **_present(file, options, channels * math.prod(size)))
     inputs, given = table.inputs, options.get("shape") is not None
     series = inputs.ndim == 3
     images = len(size) == 2 and options.get("id") is None
@@ -106,14 +107,20 @@ def _unflattened(rows: torch.Tensor, channels: int, size: Sequence[int], file: P
     return torch.from_numpy(reshape_rows(rows.numpy(), needed, "CHW" if len(size) == 2 else "CL", str(file)))
 
 
-def _present(file: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """The options without names of columns that only labelled tables have: the label, and columns to ignore."""
+def _present(file: Path, options: dict[str, Any], values: int) -> dict[str, Any]:
+    """The options without columns that only labelled tables have: the label, and columns to ignore.
+
+    A table without column names has no labels if it has as many columns as a sample has `values`.
+    """
     opened = open_table(file, delimiter=options.get("delimiter"), header=options.get("header"))
 
     def exists(column: object) -> bool:
         return not opened.has_header or not isinstance(column, str) or column in opened.names
 
     given = {name: value for name, value in options.items() if name != "label" or exists(value)}
+    wide = all(given.get(name) is None for name in ("id", "columns", "ignore"))
+    if wide and not opened.has_header and len(opened.names) == values:
+        given.pop("label", None)
     if "ignore" in given:
         given["ignore"] = [column for column in given["ignore"] if exists(column)]
     return given
@@ -138,13 +145,16 @@ def _array(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
         lengths = None if lengths is array else lengths
     if array.dtype.kind not in "iuf" or array.ndim == 0 or not len(array):
         raise DamagedDataError(f"{file}: {array.dtype} of shape {array.shape}, expected an array of numbers")
-    if array.dtype.kind == "f":
-        array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise DamagedDataError(f"{file}: contains values that are not finite")
-    elif array.dtype not in (np.uint8, np.int16):
+    if array.dtype not in (np.uint8, np.int16):
         array = array.astype(np.float32)
     return array, lengths
+
+
+def _check_finite(inputs: np.ndarray, file: Path) -> None:
+    finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
+    if not finite.all():
+        row = "" if len(inputs) == 1 else f", row {finite.argmin() + 1}"
+        raise DamagedDataError(f"{file}{row}: the sample contains values that are not finite")
 
 
 def _check_lengths(lengths: np.ndarray | None, inputs: np.ndarray, file: Path) -> None:

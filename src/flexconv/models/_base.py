@@ -75,6 +75,11 @@ class Model(nn.Module):
         return super()._apply(fn, recurse)
 
     def _check_input(self, x: torch.Tensor) -> None:
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentTypeError(f"{type(self).__name__} expects a tensor; got {type(x).__name__}")
+        if not x.is_floating_point():
+            raw = "" if self.inputs is None else "; model(model.inputs(x)) takes raw values x"
+            raise ArgumentTypeError(f"{type(self).__name__} expects a floating-point input; got {x.dtype}{raw}")
         if x.ndim != self.dims + 2 or x.shape[1] != self.in_channels:
             sizes = {1: "length", 2: "height, width", 3: "depth, height, width"}[self.dims]
             raise ArgumentError(

@@ -33,9 +33,10 @@ def plot_curves(records: Sequence[Record], *, metrics: Sequence[str] | None = No
     """Plot losses, accuracies and other metrics during training.
 
     There is one panel per metric, with one curve per split. A split with a single value, such as the test at the end of
-    a run, is drawn as a single mark. A ring marks the best value on validation data. The legend below each panel gives
-    the last value of each curve, and the best one with its epoch. Of several values on test data, the best one is
-    marked, too, and called the best test epoch: it is not an estimate of the error on new data. Accuracies are in %.
+    a run, is drawn as a single mark. A ring marks the best value on validation data, and of equal values the one with
+    the lowest loss, which is how a run selects its epoch. The legend below each panel gives the last value of each
+    curve, and the best one with its epoch. Of several values on test data, the best one is marked, too, and called the
+    best test epoch: it is not an estimate of the error on new data. Accuracies are in %.
 
     Arguments:
         records: dictionaries such as `{"epoch": 3, "train_loss": 0.4, "validation_accuracy": 0.8}`. Each one needs
@@ -79,7 +80,8 @@ def _draw_metric(panel: Axes, records: Sequence[Record], count: str, metric: str
     for split, points in curves.items():
         handles.append(_draw_split(panel, points, split, metric, percent=percent))
         if split not in ("train", "") and sum(math.isfinite(value) for _, value in points) > 1:
-            handles.append(_mark_best(panel, points, split, count, lowest=is_loss, percent=percent))
+            losses = {at: loss for at, loss in _points(records, count, f"{split}_loss") if math.isfinite(loss)}
+            handles.append(_mark_best(panel, points, split, count, losses, lowest=is_loss, percent=percent))
     finite = [value for points in curves.values() for _, value in points if math.isfinite(value)]
     if is_loss and finite and 0 < min(finite) < max(finite) * 10**-DECADES:
         panel.set_yscale("log")
@@ -114,10 +116,23 @@ def _draw_split(panel: Axes, points: Sequence[Point], split: str, metric: str, *
     return Line2D([], [], label=f"{name or metric.replace('_', ' ')}: {last}", **look)  # type: ignore[arg-type]
 
 
-def _mark_best(panel: Axes, points: Sequence[Point], split: str, count: str, *, lowest: bool, percent: bool) -> Line2D:
-    """Draw a ring around the best value and return its entry of the legend."""
+def _mark_best(
+    panel: Axes,
+    points: Sequence[Point],
+    split: str,
+    count: str,
+    losses: Mapping[float, float],
+    *,
+    lowest: bool,
+    percent: bool,
+) -> Line2D:
+    """Draw a ring around the best value and return its entry of the legend.
+
+    Of equal values, the one with the lowest of the `losses` is marked, because training selects that epoch.
+    """
     finite = [point for point in points if math.isfinite(point[1])]
-    step, value = min(finite, key=lambda p: p[1]) if lowest else max(finite, key=lambda p: p[1])
+    sign = 1 if lowest else -1
+    step, value = min(finite, key=lambda p: (sign * p[1], losses.get(p[0], math.inf)))
     colour, _, name = LOOKS[split]
     look = {"color": getattr(theme(), colour), "marker": "o", "linestyle": "none", "markerfacecolor": "none"}
     panel.plot(step, value, markersize=6, gid="best", zorder=4, **look)  # type: ignore[arg-type]
