@@ -64,7 +64,9 @@ FILES = {
     "bench/own_loop_digits_cpu.txt": "the same on digits",
     "bench/parametrization_digits_cpu.txt": "digits with both parametrizations, resampled to twice the resolution: "
     "`python -m benchmarks.parametrization`",
-    "bench/parametrization_h200.txt": "the same on CIFAR-10 and CharacterTrajectories",
+    "bench/parametrization_character_trajectories_cpu.txt": "the same on CharacterTrajectories",
+    "bench/parametrization_h200.txt": "the same on CIFAR-10 and CharacterTrajectories, an earlier version",
+    "bench/sizes_from_starts_cpu.txt": "sizes that layers end with: `python -m benchmarks.sizes_from_starts`",
     "bench/eager_loop_h200.txt": "training steps in a plain loop, with a profile: `python -m benchmarks.eager_loop`",
     "bench/eager_targets_h200.txt": "eager code next to its targets: `python -m benchmarks.eager_targets`",
     "bench/compiled_loop_h200.txt": "training steps with `torch.compile`: `python -m benchmarks.compiled_loop`",
