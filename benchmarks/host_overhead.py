@@ -1,11 +1,17 @@
-"""Time on the host of one FlexConv in an eager training step, without a GPU.
+"""Time on the host of FlexConvs in eager code, without a GPU: one layer in a training step, a network in evaluation.
 
-    python -m benchmarks.host_overhead [--profile]
+    python -m benchmarks.host_overhead [--profile CASE]
+    python -m benchmarks.host_overhead --evaluation
 
-The layer takes the path that it takes on a GPU, with inputs so small that arithmetic hardly counts. Launches of Triton
-kernels do nothing, so their own time is missing. The numbers are microseconds of the forward and of the backward pass,
-and calls of Python functions, of one layer; "plain" is `nn.Conv2d`. "dft" and "fft" are with masks that keep the whole
-grid. Needs Triton, of which only the import is used.
+In a training step, the layer takes the path that it takes on a GPU, with inputs so small that arithmetic hardly counts.
+Launches of Triton kernels do nothing, so their own time is missing. The numbers are microseconds of the forward and of
+the backward pass, and calls of Python functions, of one layer; "plain" is `nn.Conv2d`. "dft" and "fft" are with masks
+that keep the whole grid. Needs Triton, of which only the import is used.
+
+With --evaluation, FlexNet-7 with few channels takes turns with its materialized network, without gradients and with
+one image of 4 × 4 pixels. The numbers are microseconds of one forward pass on one core, the fastest tenth of many, and
+calls of Python functions. "as on a GPU" is without what only a CPU needs: comparing the values of parameters, and
+avoiding faults of oneDNN.
 """
 
 from __future__ import annotations
@@ -28,9 +34,9 @@ if not torch.cuda.is_available():
 
 from torch import nn
 
-from flexconv import FlexConv2d
-from flexconv._fast import fused_sampler, launches, sizes
-from flexconv.nn import _extent
+from flexconv import FlexConv2d, create_model, materialize
+from flexconv._fast import evaluation, fused_sampler, launches, sizes
+from flexconv.nn import _cache, _extent
 from flexconv.ops import _direct
 
 LAUNCHED = "features_forward", "features_backward", "mask_forward", "mask_backward", "mask_finish"
@@ -62,7 +68,7 @@ class HostCopy(sizes.Copy):
 
 
 def symmetric_padding(x: Any, weight: Any, pads: Any, geometry: Any) -> tuple[int, ...]:  # noqa: ARG001
-    """`_padding_by_torch` without what avoids faults of libraries on a CPU."""
+    """`padding_by_torch` without what avoids faults of libraries on a CPU."""
     return tuple(map(min, pads))
 
 
@@ -82,16 +88,37 @@ def as_on_a_gpu() -> Iterator[None]:
     sizes.copies.supports = lambda _: True  # type: ignore[method-assign]
     sizes.copies.copy = HostCopy
     remember, _extent._remember = _extent._remember, _extent.Versions  # values on a GPU are not compared
-    padding, _direct._padding_by_torch = _direct._padding_by_torch, symmetric_padding
+    padding, _direct.padding_by_torch = _direct.padding_by_torch, symmetric_padding
     try:
         yield
     finally:
         for module, name, kernel in found:
             setattr(module, name, kernel)
         fused_sampler.supports_device = supports_device
-        _extent._remember, _direct._padding_by_torch = remember, padding
+        _extent._remember, _direct.padding_by_torch = remember, padding
         launches._current_device, launches._current_stream = device, stream
         sizes.copies.supports, sizes.copies.copy = supports, copy  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def evaluation_as_on_a_gpu() -> Iterator[None]:
+    """The same for layers in evaluation with direct convolutions. Changes through `.data` are not noticed."""
+    make_way, values_of = evaluation._make_way, _cache._Seen
+
+    def way_on_a_gpu(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        way = make_way(layer, x.to("meta"), weight.to("meta"))
+        return way and way._replace(weight=weight)
+
+    def versions_only(tensors: Any) -> Any:
+        seen = values_of(tensors)
+        seen.values = [None] * len(tensors)  # type: ignore[assignment]
+        return seen
+
+    evaluation._make_way, _cache._Seen = way_on_a_gpu, versions_only  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        evaluation._make_way, _cache._Seen = make_way, values_of  # type: ignore[misc]
 
 
 class Case:
@@ -155,12 +182,44 @@ def calls(function: Callable[[], Any]) -> tuple[int, Any]:
     return number, result
 
 
+def small_networks() -> dict[str, nn.Module]:
+    """FlexNet-7 with few channels, and its materialized network."""
+    torch.manual_seed(0)
+    widths = (4, 4, 6, 6, 6, 8, 8)
+    net = create_model("flexnet7", in_channels=3, num_classes=10, image_size=8, widths=widths, algorithm="direct")
+    return {"FlexNet-7": net.eval(), "materialized": materialize(net)}
+
+
+@torch.inference_mode()
+def measure_evaluation(title: str, nets: dict[str, nn.Module], rounds: int) -> None:
+    x = torch.randn(1, 3, 4, 4)
+    times: dict[str, list[float]] = {name: [] for name in nets}
+    for _ in range(rounds):
+        for name, net in nets.items():
+            net(x)
+            began = time.thread_time()
+            for _ in range(4):
+                net(x)
+            times[name].append(1e6 * (time.thread_time() - began) / 4)
+    fastest = {name: statistics.quantiles(each, n=10)[0] for name, each in times.items()}
+    for name, net in nets.items():
+        number, _ = calls(lambda net=net: net(x))
+        ratio = fastest[name] / fastest["materialized"]
+        print(f"{title:12} {name:12} {fastest[name]:6.0f} us {number:5} calls   ratio {ratio:.3f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--profile", metavar="CASE", help='such as "scaled direct": print the functions of this case')
+    parser.add_argument("--evaluation", action="store_true", help="measure a network in evaluation instead")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.evaluation:
+        with evaluation_as_on_a_gpu():
+            measure_evaluation("as on a GPU", small_networks(), arguments.steps)
+        measure_evaluation("on a CPU", small_networks(), arguments.steps)
+        return
     with as_on_a_gpu():
         for half in (True, False):
             for kind in ("plain", "scaled", "paper"):

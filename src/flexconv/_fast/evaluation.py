@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from itertools import chain
-from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +18,19 @@ import torch.nn.functional as F
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
 from torch.autograd import forward_ad
 
+from .._hooks import HOOK_ATTRIBUTES
 from ..nn import FlexConvNd
 from ..nn._cache import _Entry
 from ..nn._checks import check_input
 from ..nn._extent import _OptimizerSteps
+from ..ops import _direct
 from ..ops._conv import ALGORITHMS, Algorithm
 from ..ops._geometry import Geometry, drop_unreachable_taps, output_sizes
 from ..ops._select import _launches_are_free, select_algorithm
 
 SHAPES = 64  # of inputs that a layer remembers
+
+_CONTENTS = "_parameters", "_buffers", "_modules", *HOOK_ATTRIBUTES  # what a kernel depends on, besides attributes
 
 _address = torch.Tensor.data_ptr
 _tracing_state = torch._C._get_tracing_state
@@ -47,9 +50,13 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or _tracing_state() is not None:
         return NotImplemented
     device = "cpu"
-    if not x.is_cpu:
+    if x.is_cuda:
+        device = "cuda"
+        if torch.cuda.is_current_stream_capturing():
+            return NotImplemented
+    elif not x.is_cpu:
         device = x.device.type
-        if device == "meta" or (device == "cuda" and torch.cuda.is_current_stream_capturing()):
+        if device == "meta":
             return NotImplemented
     lowered = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if x.dtype is torch.float16 or lowered is torch.float16 or bias is not attributes["_parameters"].get("bias"):
@@ -69,7 +76,7 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
         if len(record.ways) >= SHAPES:
             record.ways.clear()
         record.ways[key] = way
-    if way.padding is None:
+    if way.conv is None:
         return way.algorithm(x, way.weight, bias, way.geometry)
     stride, _, dilation, groups = way.geometry
     padded = x if way.added is None else F.pad(x, way.added)
@@ -82,8 +89,8 @@ class _Way(NamedTuple):
     weight: torch.Tensor
     geometry: Geometry
     algorithm: Algorithm
-    conv: Any = None  # torch's own function
-    padding: tuple[int, ...] | None = None  # for `conv`; None: use `algorithm`
+    conv: Any = None  # a function of torch, or one with the same arguments; None: use `algorithm`
+    padding: tuple[int, ...] = ()  # for `conv`
     added: list[int] | None = None  # padding in front of it, as for `F.pad`
 
 
@@ -93,20 +100,25 @@ class _Record:
     def __init__(self, layer: FlexConvNd, entry: _Entry, kind: torch.dtype | None) -> None:
         self.entry, self.kind, self.kernel = entry, kind, entry.kernel
         self.ways: dict[object, _Way] = {}
-        self._filled: list[dict[str, Any]] = []  # attributes, parameters, submodules, … of the layer and its parts
-        self._empty: list[dict[str, Any]] = []
-        self._reads: list[Any] = []
         self._extent = layer._extent.__dict__
+        self._reads: list[Any] = []  # of masks whose center or width somebody has read
+        self._empty: list[Any] = []  # what would be filled by something that a kernel depends on
+        filled: list[dict[str, Any]] = []  # attributes, parameters, submodules, … of the layer and its parts
         for part in layer.modules():
             attributes = vars(part)
-            for each in (attributes, *(value for value in attributes.values() if isinstance(value, dict))):
-                (self._filled if each else self._empty).append(each)
+            filled.append(attributes)
+            for name in _CONTENTS:
+                (filled if attributes[name] else self._empty).append(attributes[name])
             if "_reads" in attributes:
-                self._reads.append(attributes["_reads"])
-        self._number = sum(map(len, self._filled))
-        self._current = [each.values() for each in self._filled]  # views, which follow later changes
+                reads = attributes["_reads"]
+                if reads._latest:
+                    self._reads.append(reads)
+                else:
+                    self._empty.append(reads._latest)
+        self._current = [each.values() for each in filled]  # views, which follow later changes
         self._objects = list(chain.from_iterable(self._current))
-        self._numbers = entry.state.numbers
+        self._lists = [now for now, _ in entry.state.numbers]
+        self._items = [before for _, before in entry.state.numbers]
         self._tensors = tensors = entry.state.tensors
         self._values = [(v, t) for v, t in zip(entry.seen.values, tensors, strict=True) if v is not None]
         self._versions = [t._version for t in tensors]
@@ -116,16 +128,12 @@ class _Record:
         """Whether the layer still keeps this kernel, and nothing that it was made from has changed."""
         if entry is not self.entry or any(self._empty) or "refresh_if_changed" in self._extent:  # held by a capture
             return False
-        if sum(map(len, self._filled)) != self._number:
-            return False
-        if not all(map(is_, chain.from_iterable(self._current), self._objects)):
-            return False
-        for now, before in self._numbers:
-            if now != before:
-                return False
         try:
+            # Nearly always the same objects, which compare fast. Others make the same kernel as long as they are equal.
+            if [*chain.from_iterable(self._current)] != self._objects or self._lists != self._items:
+                return False
             versions = [t._version for t in self._tensors]
-        except RuntimeError:  # inference tensors, assigned to `.data`
+        except (RuntimeError, ValueError):  # another tensor or array; inference tensors, assigned to `.data`
             return False
         if versions != self._versions or _OptimizerSteps.taken != self._steps:
             return False
@@ -181,12 +189,13 @@ def _make_way(layer: FlexConvNd, x: torch.Tensor, weight: torch.Tensor) -> _Way 
     algorithm = layer.algorithm if layer.algorithm != "auto" else select_algorithm(x, weight, geometry)
     way = _Way(weight, geometry, ALGORITHMS[algorithm])
     pads = geometry.pads
-    if algorithm != "direct" or x.is_cpu or any(min(pair) < 0 for pair in pads):
-        return way  # on a CPU, `direct_conv` does more than to call torch's function
-    padding = tuple(map(min, pads))
+    if algorithm != "direct" or any(min(pair) < 0 for pair in pads):
+        return way
+    padding = _direct.padding_by_torch(x, weight, pads, geometry)
     rest = [(left - both, right - both) for (left, right), both in zip(pads, padding, strict=True)]
     added = [amount for pair in reversed(rest) for amount in pair]
-    return way._replace(conv=_CONV[layer.dims], padding=padding, added=added if any(added) else None)
+    conv = _direct.convolve_padded if x.is_cpu else _CONV[layer.dims]  # on a CPU, it avoids faults of oneDNN
+    return way._replace(conv=conv, padding=padding, added=added if any(added) else None)
 
 
 _records: weakref.WeakKeyDictionary[FlexConvNd, _Record] = weakref.WeakKeyDictionary()

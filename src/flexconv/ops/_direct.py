@@ -18,15 +18,28 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: Geometry) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. The cost grows with the taps."""
     x, pads = skip_unread_samples(x, geometry.pads)
-    by_torch = _padding_by_torch(x, weight, pads, geometry)
+    by_torch = padding_by_torch(x, weight, pads, geometry)
     x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, by_torch, strict=True)))
+    return convolve_padded(x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+
+
+def convolve_padded(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> torch.Tensor:
+    """The convolution of torch, with padding of `padding_by_torch`."""
     added = None
     if x.device.type == "cpu":
-        x, weight = (_dense(t, channels_last=max(geometry.stride) <= 2) for t in (x, weight))
+        x, weight = (_dense(t, channels_last=max(stride) <= 2) for t in (x, weight))
         if bias is not None and bias.requires_grad and x.dtype.itemsize >= 4 and not autocast_enabled("cpu"):
             # The gradient of a bias by oneDNN is a sum term by term, whose error grows with the number of outputs.
             bias, added = None, bias.reshape(-1, *(1,) * (x.ndim - 2))
-    y = _convolve(x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+    y = _convolve(x, weight, bias, stride, padding, dilation, groups)
     return y if added is None else y + added
 
 
@@ -36,7 +49,7 @@ def _convolve(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tens
     return _CONV[x.ndim - 2](x, weight, *others)
 
 
-def _padding_by_torch(x: torch.Tensor, weight: torch.Tensor, pads: Pads, geometry: Geometry) -> tuple[int, ...]:
+def padding_by_torch(x: torch.Tensor, weight: torch.Tensor, pads: Pads, geometry: Geometry) -> tuple[int, ...]:
     """The padding per axis that is left to torch, which adds symmetric padding without a copy.
 
     Not where oneDNN has faults on a CPU:
