@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from itertools import chain
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from ..ops._select import _launches_are_free, select_algorithm
 SHAPES = 64  # of inputs that a layer remembers
 
 _CONTENTS = "_parameters", "_buffers", "_modules", *HOOK_ATTRIBUTES  # what a kernel depends on, besides attributes
+_END = object()
 
 _address = torch.Tensor.data_ptr
 _tracing_state = torch._C._get_tracing_state
@@ -115,7 +117,8 @@ class _Record:
                     self._reads.append(reads)
                 else:
                     self._empty.append(reads._latest)
-        self._current = [each.values() for each in filled]  # views, which follow later changes
+        # views, which follow later changes; the end reveals that something was added or removed
+        self._current = [*(each.values() for each in filled), (_END,)]
         self._objects = list(chain.from_iterable(self._current))
         self._lists = [now for now, _ in entry.state.numbers]
         self._items = [before for _, before in entry.state.numbers]
@@ -128,12 +131,11 @@ class _Record:
         """Whether the layer still keeps this kernel, and nothing that it was made from has changed."""
         if entry is not self.entry or any(self._empty) or "refresh_if_changed" in self._extent:  # held by a capture
             return False
+        if not all(map(is_, chain.from_iterable(self._current), self._objects)) or self._lists != self._items:
+            return False
         try:
-            # Nearly always the same objects, which compare fast. Others make the same kernel as long as they are equal.
-            if [*chain.from_iterable(self._current)] != self._objects or self._lists != self._items:
-                return False
             versions = [t._version for t in self._tensors]
-        except (RuntimeError, ValueError):  # another tensor or array; inference tensors, assigned to `.data`
+        except RuntimeError:  # inference tensors, assigned to `.data`
             return False
         if versions != self._versions or _OptimizerSteps.taken != self._steps:
             return False
