@@ -819,6 +819,17 @@ def test_resample_warns_about_kernels_that_are_not_band_limited(call, blobs):
     assert "--recalibrate" not in recalibrated.out
 
 
+@pytest.mark.parametrize("recalibrate", [False, True])
+def test_resample_expects_a_small_loss_if_some_energy_is_folded(call, finished, monkeypatch, recalibrate):
+    monkeypatch.setattr("flexconv.spectrum._report.SOME_TOTAL_ENERGY", 0.0)
+    monkeypatch.setattr("flexconv.spectrum._report.MUCH_TOTAL_ENERGY", 100.0)
+    options = ("--recalibrate", 2) if recalibrate else ()
+    shown = call("resample", finished / "tiny", "--to", 32, "--device", "cpu", *options)
+    assert shown.out.startswith("nearly band-limited at "), shown.err
+    assert "a few points" in shown.out.splitlines()[0]
+    assert ("--recalibrate 10" in shown.out) != recalibrate
+
+
 def test_resample_expects_no_loss_of_band_limited_kernels(call, blobs):
     train_on_blobs(call, "smooth", 4.0, 0.3)
     shown = call("resample", "smooth", "--to", 56, "--device", "cpu")

@@ -27,12 +27,21 @@ def test_reports_both_energies_of_every_layer():
     assert report.total == pytest.approx(0.5, abs=0.01)
     assert report.aliased == ["1"]
     assert not report.band_limited
+    assert report.expected_loss == "much"
 
 
 def test_low_frequencies_are_band_limited():
     report = alias_report(network(3.0, 4.0, 5.0), 2)
     assert report.band_limited
+    assert report.expected_loss == "none"
     assert report.aliased == []
+
+
+def test_expects_a_small_loss_between_the_limits():
+    report = alias_report(network(10.9, 10.9), 2)
+    assert 0.004 < report.total < 0.1
+    assert report.band_limited
+    assert report.expected_loss == "a few points"
 
 
 def test_lower_resolution_has_a_lower_limit_and_a_higher_one_does_not():

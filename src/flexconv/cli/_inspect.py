@@ -70,10 +70,11 @@ def _folded(layer: LayerSummary) -> str:
 
 def _verdict(layers: Sequence[LayerSummary]) -> str:
     """Whether the network computes the same at higher resolutions."""
-    from ..spectrum import MUCH_TOTAL_ENERGY
+    from ..spectrum import MUCH_TOTAL_ENERGY, SOME_TOTAL_ENERGY
 
     total = sum(layer.folded_energy for layer in layers)
-    verdict = "band-limited" if total <= MUCH_TOTAL_ENERGY else "not band-limited"
+    verdict = "band-limited" if total <= SOME_TOTAL_ENERGY else "nearly band-limited"
+    verdict = verdict if total <= MUCH_TOTAL_ENERGY else "not band-limited"
     return f"{verdict}: folded energies add up to {percent(total)}"
 
 

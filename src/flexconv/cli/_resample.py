@@ -101,10 +101,15 @@ def _say_what_to_expect(
     """Say whether accuracy will be lost, by the energy of the kernels beyond the lower of two Nyquist frequencies."""
     pairs = list(zip(before, after, strict=True))
     coarse = "×".join(str(min(pair)) for pair in pairs)
-    if report.band_limited:
-        finer = all(new >= old for old, new in pairs)
+    finer = all(new >= old for old, new in pairs)
+    if report.expected_loss == "none":
         loss = "about the same accuracy" if finer else "no other loss than that of detail in the data"
         say(f"band-limited at {coarse}: expect {loss}\n")
+        return
+    if report.expected_loss == "a few points":
+        loss = "a loss of a few points" if finer else "a loss of a few points, besides that of detail in the data"
+        advice = ". Pass --recalibrate 10 to recover most of it" if can_recalibrate else ""
+        say(f"nearly band-limited at {coarse} (folded energies: {percent(report.total)}): expect {loss}{advice}\n")
         return
     titles = ("layer", "beyond", "folded")
     rows = [(name, percent(report.beyond[name]), percent(report.folded[name])) for name in report.folded]

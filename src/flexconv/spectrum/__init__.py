@@ -37,6 +37,7 @@ from ._penalty import METHODS as METHODS
 from ._penalty import RENAMED_METHODS as RENAMED_METHODS
 from ._penalty import alias_penalty as alias_penalty
 from ._report import MUCH_TOTAL_ENERGY as MUCH_TOTAL_ENERGY
+from ._report import SOME_TOTAL_ENERGY as SOME_TOTAL_ENERGY
 from ._report import AliasReport as AliasReport
 from ._report import alias_report as alias_report
 
@@ -45,6 +46,7 @@ __all__ = [
     "METHODS",
     "MUCH_FOLDED_ENERGY",
     "MUCH_TOTAL_ENERGY",
+    "SOME_TOTAL_ENERGY",
     "AliasReport",
     "alias_penalty",
     "alias_report",
