@@ -133,11 +133,11 @@ def _read_options(data: str | None, options: Sequence[str], path: dict[str, str]
 
 
 def parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of --data-option."""
+    """Parse the values of --data-option. Keys may begin with `data.`, as in recipes and in messages."""
     from ..train import parse_override
 
     given = {}
-    for option in options:
+    for option in (each.removeprefix("data.") for each in options):
         if not re.match(r"\w+=", option):
             raise ArgumentError(f"--data-option must have the form KEY=VALUE, such as path=photos; got {option!r}")
         given |= parse_override(option)
