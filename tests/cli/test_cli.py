@@ -762,6 +762,13 @@ def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
 
 
+def test_commands_in_messages_quote_folders_with_spaces(call, finished, tmp_path):
+    RunFolder(tmp_path / "my run").write_recipe(load_recipe(finished / "tiny.yaml"))
+    assert_refused(call("eval", "my run"), "finish it: flexconv train --resume 'my run'$")
+    used = call("train", finished / "tiny.yaml", "--out", "my run", "--device", "cpu")
+    assert_refused(used, r"\(flexconv train --resume 'my run'\)")
+
+
 def scores_by_resolution(output):
     """The last table of `flexconv resample`: rows of resolution, accuracy, "%" and loss."""
     lines = [line.split() for line in output.splitlines()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +78,8 @@ def load_model(name: str) -> tuple[Model, Recipe | None]:
         return from_pretrained(name), recipe
     if not run.weights.is_dir():
         stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
-        way = (
-            f"name one of its stages: {' or '.join(stages)}" if stages else f"finish it: flexconv train --resume {name}"
-        )
+        resume = f"finish it: flexconv train --resume {shlex.quote(name)}"
+        way = f"name one of its stages: {' or '.join(stages)}" if stages else resume
         raise RunError(f"{name} has no finished network; {way}")
     return from_pretrained(run.weights), recipe
 
