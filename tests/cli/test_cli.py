@@ -664,6 +664,8 @@ def test_eval_and_resample_of_weights_on_own_data(call, photos):
     small = call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]")
     assert small.err.startswith("photos: images are resized to 16×16")
     json.loads(call("eval", "runs/photos/weights", *folder, "--data-option", "image_size=[8, 9]", "--json").out)
+    named_as_in_recipes = call("eval", "runs/photos/weights", *folder, "--data-option", "data.image_size=[8, 9]")
+    assert named_as_in_recipes.out == small.out
     assert_refused(
         call("eval", "runs/photos/weights", "--data", "photos"), "^error: photos has 3 channels.* 1; add .*mode=gray"
     )
@@ -758,6 +760,13 @@ def test_control_characters_are_shown_and_not_obeyed(call, tmp_path):
 def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     RunFolder(tmp_path / "run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
+
+
+def test_commands_in_messages_quote_folders_with_spaces(call, finished, tmp_path):
+    RunFolder(tmp_path / "my run").write_recipe(load_recipe(finished / "tiny.yaml"))
+    assert_refused(call("eval", "my run"), "finish it: flexconv train --resume 'my run'$")
+    used = call("train", finished / "tiny.yaml", "--out", "my run", "--device", "cpu")
+    assert_refused(used, r"\(flexconv train --resume 'my run'\)")
 
 
 def scores_by_resolution(output):
@@ -972,6 +981,9 @@ def test_inspect_draws_pictures(call, finished, tmp_path):
     assert drawn.code == 0, drawn.err
     assert drawn.out.endswith("5 pictures are in pictures\n")
     assert len(list((tmp_path / "pictures").iterdir())) == 5
+    (tmp_path / "file").touch()
+    refused = call("inspect", finished / "series", "--pictures", "file")
+    assert_refused(refused, "--pictures file: this is a file, not a folder")
 
 
 def test_inspect_writes_a_page(call, finished, tmp_path):

@@ -387,7 +387,11 @@ def with_labels(*labels):
         (with_labels(1, 2, 3), r"train_labels: no samples of class 0 \(found 1, 2, 3\).*0 … 3"),
         (with_labels(0, 2, 4), r"no samples of class 1, 3 \(found 0, 2, 4\)"),
         (with_labels(0, 10**12), r"no samples of class 1, 2, .*, 8, … \(found 0, 1000000000000\)"),
-        (with_labels(0, 1) | {"class_names": ["a", "b", "c"]}, r"no samples of class 2 \(found 0, 1\)"),
+        (
+            with_labels(0, 1) | {"class_names": ["a", "b", "c"]},
+            r"no samples of class 2 \(found 0, 1\), but class_names has 3 names: a, b, c$",
+        ),
+        ({"inputs": np.full((4, 1, 8), 1e60), "labels": np.arange(4)}, "sample 0 .*not finite in float32, such as inf"),
         (
             {"train_inputs": np.zeros((2, 1, 8)), "train_labels": np.arange(2)}
             | {"test_inputs": np.zeros((3, 1, 8)), "test_labels": np.arange(3)},

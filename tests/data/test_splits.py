@@ -41,7 +41,7 @@ def test_holdout_equals_scikit_learn(share, seed):
 
 
 def test_holdout_rejects_too_few_samples_and_invalid_shares():
-    with pytest.raises(ValueError, match="smallest class: 1 with 1"):
+    with pytest.raises(ValueError, match="the smallest class has 1"):
         stratified_holdout(torch.tensor([0, 0, 0, 1]), 0.5, seed=0)
     with pytest.raises(ValueError, match="between 0 and 1; got 1"):
         stratified_holdout(torch.tensor([0, 1]), 1, seed=0)

@@ -316,7 +316,8 @@ def test_error_names_file_line_and_problem(write, text, options, message):
         ({"layout": "HWD"}, r"unknown layout 'HWD'"),
         ({"delimiter": "::"}, r"data\.delimiter .*got '::'"),
         ({"test_share": 1.5}, r"data\.test_share .*got 1\.5"),
-        ({"shape": [1, 3], "layout": "CHW"}, r"data\.layout=CHW has 3 axes, but data\.shape=\[1, 3\] 2"),
+        ({"shape": [1, 3], "layout": "CHW"}, r"data\.layout=CHW has 3 axes, but data\.shape=\[1, 3\] has 2"),
+        ({"layout": "CHW"}, r"data\.layout=CHW has 3 axes, but .*own\.csv has one row .*set data\.shape, too"),
     ],
 )
 def test_error_names_a_wrong_option(write, options, message):

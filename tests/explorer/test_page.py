@@ -134,6 +134,13 @@ def test_accuracy_of_a_finished_run_comes_from_its_results():
     assert accuracy([], best) == {**expected, "epoch": 9, "chosen": "validation"}
 
 
+def test_accuracy_of_a_run_without_a_test_is_that_of_the_selected_epoch():
+    results = {"selected": "validation", "best": {"epoch": 1, "accuracy": 0.7}, "epochs": 2}
+    expected = {"value": 0.7, "split": "validation", "samples": None, "epoch": 1, "chosen": "validation"}
+    assert accuracy(RECORDS, results) == expected
+    assert accuracy(RECORDS, {"selected": "last", "epochs": 2})["epoch"] == 2
+
+
 def test_accuracy_may_be_stated_in_words():
     assert accuracy(RECORDS, {"accuracy": "98.6 % of 360 test images"}) == {"text": "98.6 % of 360 test images"}
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flexconv import FlexConv1d, GaussianMask, create_model
-from flexconv.explorer import write_page
+from flexconv.explorer import Network, write_page
 from flexconv.explorer._program import UnsupportedError, program
 from flexconv.explorer._trial import trial
 from flexconv.models import ImageSeries, Inputs
@@ -73,6 +73,13 @@ def pages(trained, samples, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     for name, model in trained.items():
         write_page(model, folder / f"{name}.html", samples=samples[model.in_channels], labels=[2, 0, 1])
+    longer = create_model("flextcn2", in_channels=1, num_classes=3, length=60, widths=[5]).eval()
+    longer.inputs = Inputs(size=(60,), scale=1.0, classes=CLASSES, mean=(0.0,), std=(1.0,))
+    pictures = create_model("flexnet3", in_channels=1, num_classes=3, image_size=8, widths=[4]).eval()
+    pictures.inputs = Inputs(size=(8, 8), scale=1 / 255, classes=CLASSES, mean=(0.5,), std=(0.25,))
+    for name, other in {"with longer": longer, "with pictures": pictures}.items():
+        shown = {"samples": samples[1], "labels": [2, 0, 1]}
+        write_page(trained["one"], folder / f"{name}.html", **shown, compare_with=Network(other))
     return folder
 
 
@@ -149,6 +156,24 @@ def test_classifies_pasted_numbers_and_says_what_is_wrong_with_them(visit, downl
     assert "no numbers" in problem("bee")
     assert "Decimal commas" in problem("1,5;2,5;3,5")
     assert "Line 2 has 1 numbers" in problem("1 2\n3\n")
+
+
+@needs_browser
+def test_message_names_the_network_that_does_not_take_a_series(visit):
+    page = visit("with longer")
+    wait_until(lambda: "takes 60" in shown_text(page, "#series-status"))
+    assert shown_text(page, "#series-status").startswith("B sample 1 (true class: fly): It has 40 steps")
+
+
+@needs_browser
+def test_curve_of_a_series_fits_into_its_panel(visit, download):
+    page = visit("with pictures", width=1400)
+    shown(page, download, "sample 1")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 1400
+    assert page.execute_script(
+        "const right = (selector) => document.querySelector(selector).getBoundingClientRect().right;"
+        "return right('#series-results svg') <= right('#series-section')"
+    )
 
 
 @needs_browser

@@ -321,6 +321,22 @@ def test_divergence_in_the_last_step_is_an_error(tmp_path):
     assert not RunFolder(tmp_path).weights.exists()
 
 
+@pytest.mark.parametrize("where", ["in an epoch", "at the end of an epoch"])
+def test_mask_that_is_not_finite_is_a_divergence(where, tmp_path, monkeypatch):
+    step, spoiled = loop.Trainer.step, {"in an epoch": 4, "at the end of an epoch": 6}[where]
+
+    def spoil(trainer, batch):
+        step(trainer, batch)
+        if trainer.progress.step == spoiled:
+            for parameter in trainer.model.stem.mask.parameters():
+                parameter.data.fill_(math.nan)
+
+    monkeypatch.setattr(loop.Trainer, "step", spoil)
+    expected = rf"stem\.mask\.\w+ is not finite at step {spoiled - 1} \(epoch 1\) of .* A lower optim\.lr"
+    with pytest.raises(DivergedError, match=expected):
+        train.train(tiny_recipe(epochs=2), tmp_path)
+
+
 def test_weights_that_are_not_finite_after_the_last_step_are_not_saved(tmp_path, monkeypatch):
     step = loop.Trainer.step
 

@@ -18,6 +18,7 @@ from flexconv.train import (
     ScheduleRecipe,
     build_recipe,
     list_recipes,
+    load_data,
     load_recipe,
     merge,
 )
@@ -482,3 +483,9 @@ def test_recipes_may_use_aliases(tmp_path):
     )
     recipe = load_recipe(f"{tmp_path}/mine.yaml/a")
     assert (recipe.model.options["widths"], recipe.model.options["dropout"]) == ([3], 0.5)
+
+
+def test_resolution_of_series_is_an_error():
+    recipe = build_recipe({"model": {"name": "flextcn2"}, "data": {"name": "sdigits", "resolution": 16}, "epochs": 1})
+    with pytest.raises(ArgumentError, match=r"data\.resolution=16 .*sdigits are series; set data\.resolution=null"):
+        load_data(recipe)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ArgumentError
 from ._common import percent, print_table, say
 from ._explore import write_page
 from ._model import ModelName, load_model
@@ -29,6 +30,8 @@ def inspect(
     """Show the size, mask, frequencies and cost of every layer."""
     from ..summary import summarize
 
+    if pictures is not None and pictures.exists() and not pictures.is_dir():
+        raise ArgumentError(f"--pictures {pictures}: this is a file, not a folder; choose another name")
     network, recipe = load_model(model)
     layers = summarize(network)
     titles = ("layer", "in→out", "size", "of", "center", "sigma", "beyond", "folded", "bound", "params", "work")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +78,8 @@ def load_model(name: str) -> tuple[Model, Recipe | None]:
         return from_pretrained(name), recipe
     if not run.weights.is_dir():
         stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
-        way = (
-            f"name one of its stages: {' or '.join(stages)}" if stages else f"finish it: flexconv train --resume {name}"
-        )
+        resume = f"finish it: flexconv train --resume {shlex.quote(name)}"
+        way = f"name one of its stages: {' or '.join(stages)}" if stages else resume
         raise RunError(f"{name} has no finished network; {way}")
     return from_pretrained(run.weights), recipe
 
@@ -133,11 +133,11 @@ def _read_options(data: str | None, options: Sequence[str], path: dict[str, str]
 
 
 def parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of --data-option."""
+    """Parse the values of --data-option. Keys may begin with `data.`, as in recipes and in messages."""
     from ..train import parse_override
 
     given = {}
-    for option in options:
+    for option in (each.removeprefix("data.") for each in options):
         if not re.match(r"\w+=", option):
             raise ArgumentError(f"--data-option must have the form KEY=VALUE, such as path=photos; got {option!r}")
         given |= parse_override(option)

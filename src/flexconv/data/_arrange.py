@@ -76,7 +76,10 @@ def reshape_rows(rows: np.ndarray, shape: Sequence[int] | int | None, layout: st
     if layout is None:
         layout = _layout_of_shape(sizes)
     if len(layout) != len(sizes):
-        raise ArgumentError(f"data.layout={layout} has {len(layout)} axes, but data.shape={list(sizes)} {len(sizes)}")
+        needed = f"data.layout={layout} has {len(layout)} axes"
+        if shape is None:
+            raise ArgumentError(f"{needed}, but {where} has one row of values per sample; set data.shape, too")
+        raise ArgumentError(f"{needed}, but data.shape={list(sizes)} has {len(sizes)}")
     return arrange(rows.reshape(len(rows), *sizes), layout, where)
 
 

@@ -19,13 +19,13 @@ def stratified_holdout(labels: torch.Tensor, share: float, *, seed: int) -> tupl
     """
     if not isinstance(share, Real) or not 0 < share < 1:
         raise ArgumentError(f"the share to hold out must be between 0 and 1; got {share}")
-    names, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
+    _, classes, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     held = math.ceil(share * len(classes))
     kept = len(classes) - held
     if counts.min() < 2 or held < len(counts) or kept < len(counts):
         raise ArgumentError(
             f"holding out {share} of {len(classes)} samples in {len(counts)} classes leaves a class without samples in "
-            f"one of the two sets (smallest class: {names[counts.argmin()]} with {counts.min()})"
+            f"one of the two sets (the smallest class has {counts.min()})"
         )
     random = np.random.RandomState(seed)
     kept_of = _allot(counts, kept, random)

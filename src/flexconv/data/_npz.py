@@ -86,7 +86,8 @@ def _inputs(
         if not finite.all():
             index = tuple(map(int, np.argwhere(~finite)[0]))
             raise DamagedDataError(
-                f"{where}: sample {index[0]} contains values that are not finite, such as {inputs[index]} at {index}"
+                f"{where}: sample {index[0]} contains values that are not finite in float32, such as {inputs[index]} "
+                f"at {index}"
             )
     return inputs
 
@@ -116,7 +117,7 @@ def _labels(
         if (beyond := each >= count).any():
             row = int(beyond.int().argmax())
             raise DamagedDataError(f"{file}, {part}_labels: label {each[row]} of sample {row}, but {known}")
-    _check_no_gap(numbers["train"], count, file)
+    _check_no_gap(numbers["train"], count, names, file)
     return numbers, names or tuple(map(str, range(count)))
 
 
@@ -170,15 +171,18 @@ def _class_names(arrays: dict[str, np.ndarray], file: Path) -> tuple[str, ...] |
     return tuple(names)
 
 
-def _check_no_gap(labels: torch.Tensor, count: int, file: Path) -> None:
+def _check_no_gap(labels: torch.Tensor, count: int, names: tuple[str, ...] | None, file: Path) -> None:
     """Raise an error unless the training labels [N] contain every class 0 … count − 1."""
     found = labels.unique().tolist()
     present = set(found)
     missing = list(islice((label for label in range(count) if label not in present), MAX_LISTED + 1))
     if missing:
+        problem = f"{file}, train_labels: no samples of class {listed(missing)} (found {listed(found)})"
+        if names is not None:
+            raise DamagedDataError(f"{problem}, but class_names has {count:,} names: {listed(names)}")
         raise DamagedDataError(
-            f"{file}, train_labels: no samples of class {listed(missing)} (found {listed(found)}), expected "
-            f"all of 0 … {count - 1}; numpy.unique(labels, return_inverse=True)[1] renumbers labels without gaps"
+            f"{problem}, expected all of 0 … {count - 1}; numpy.unique(labels, return_inverse=True)[1] renumbers "
+            "labels without gaps"
         )
 
 

@@ -13,8 +13,8 @@ def accuracy(records: Sequence[Record], results: Mapping[str, Any] | None) -> di
     """The accuracy that the heading states, or None if it is not known.
 
     {"value": 0.986, "split": "test", "samples": 360 or None, "epoch": 14 or None, "chosen": see `_chosen`}. The test
-    accuracy of a finished run comes first. Without one, it is {"text": the accuracy as a model card states it}, or the
-    last test or validation accuracy of the records.
+    accuracy of a finished run comes first. Without one, it is {"text": the accuracy as a model card states it}, the
+    accuracy of the epoch that was selected, or the last test or validation accuracy of the records.
     """
     if results is not None and _is_share(results.get("test_accuracy")):
         return {
@@ -25,6 +25,9 @@ def accuracy(records: Sequence[Record], results: Mapping[str, Any] | None) -> di
         }
     if results is not None and isinstance(results.get("accuracy"), str):
         return {"text": results["accuracy"]}
+    best = {} if results is None else _best(results)
+    if results is not None and _is_share(best.get("accuracy")):
+        return {"value": best["accuracy"], "split": results["selected"], "samples": None, **_chosen(results)}
     for record in reversed(records):
         for split in ("test", "validation", "val", "valid"):
             if _is_share(value := record.get(f"{split}_accuracy")):
@@ -35,12 +38,17 @@ def accuracy(records: Sequence[Record], results: Mapping[str, Any] | None) -> di
 
 
 def _chosen(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The epoch of the tested weights, and how it was chosen: "last", or the split on which it was the best."""
-    best = results.get("best")
+    """The epoch of the weights, and how it was chosen: "last", or the split on which it was the best."""
     selected = results.get("selected")
-    if selected in ("validation", "test") and isinstance(best, Mapping):
+    if best := _best(results):
         return {"epoch": best.get("epoch"), "chosen": selected}
     return {"epoch": results.get("epochs"), "chosen": "last" if selected == "last" else None}
+
+
+def _best(results: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The epoch that was selected on the validation or the test set, with its accuracy; empty if none was."""
+    best = results.get("best")
+    return best if results.get("selected") in ("validation", "test") and isinstance(best, Mapping) else {}
 
 
 def _is_share(value: object) -> bool:

@@ -184,7 +184,7 @@ async function classifySeries(series) {
       if (run !== seriesState.run) return;
       showSeriesResult(index, series, seen, values, trial.program ? performance.now() - start : null);
     } catch (error) {
-      element("series-status").textContent = `${series.name}: ${error.message}`;
+      element("series-status").textContent = `${named(index, series.name)}: ${error.message}`;
     }
   }
 }

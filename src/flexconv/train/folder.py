@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ class RunFolder:
         """Raise an error unless the folder can be used for a new run of `flexconv train` or `flexconv fit`."""
         if self.exists:
             raise RunError(
-                f"{self.path} already contains a run: resume it (flexconv {command} --resume {self.path}), or choose "
-                f"another folder"
+                f"{self.path} already contains a run: resume it (flexconv {command} --resume "
+                f"{shlex.quote(str(self.path))}), or choose another folder"
             )
         for place in (self.path, *self.path.parents):
             if place.exists():

@@ -20,7 +20,7 @@ from torch import nn
 
 from .._registry import has_fast_version
 from ..data import Batch, DataSplits, DeviceBatches
-from ..errors import MissingPackageError, UsageError
+from ..errors import ArgumentError, MissingPackageError, UsageError
 from ..nn import refresh_extents
 from .checkpoint import CheckpointError, checkpoint_step, checkpoints, newest_checkpoint, save_checkpoint
 from .display import Display
@@ -110,7 +110,11 @@ class Trainer:
         self._seconds_before = self.progress.seconds
         with stop_on_signal() as stop_asked, self.display:
             while self.progress.epoch < self.recipe.epochs:
-                self._epoch(stop_asked)
+                try:
+                    self._epoch(stop_asked)
+                except ArgumentError:
+                    self._check_weights()  # a mask that is not finite has no size, which is an error of its layer
+                    raise
         if self.best_state is not None:
             self.model.load_state_dict(self.best_state)
 

@@ -274,7 +274,14 @@ def load_data(recipe: Recipe) -> DataSplits:
     )
     if not settings.test:
         data = replace(data, test=None)
-    return data if settings.resolution is None else data.at_resolution(settings.resolution)
+    if settings.resolution is None:
+        return data
+    if data.length is not None:
+        raise ArgumentError(
+            f"data.resolution={settings.resolution} resizes images, but the samples of {data.name} are series; set "
+            "data.resolution=null"
+        )
+    return data.at_resolution(settings.resolution)
 
 
 def _inputs(data: DataSplits) -> Inputs | None:
