@@ -97,6 +97,8 @@ def test_predict_writes_files(call, tmp_path):
     assert len((tmp_path / "a.csv").read_text("utf-8").splitlines()) == 11
     call("predict", "flexnet3-digits", "digits", "--out", "a.json")
     assert len(json.loads((tmp_path / "a.json").read_text("utf-8"))["predictions"]) == 10
+    assert_refused(call("predict", "flexnet3-digits", "digits", "--out", "a.json"), "a.json exists already.*--force")
+    call("predict", "flexnet3-digits", "digits", "--out", "a.json", "--force")
     call("predict", "flexnet3-digits", "digits", "--out", "a.dat", "--csv")
     assert (tmp_path / "a.dat").read_text("utf-8") == (tmp_path / "a.csv").read_text("utf-8")
     assert_refused(call("predict", "flexnet3-digits", "digits", "--out", "a.txt"), r"\.json or \.csv.*'a\.txt'")

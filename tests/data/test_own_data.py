@@ -52,6 +52,15 @@ def test_existing_splits_are_used(write_images, validation):
         data.load("folder", path=folder)
 
 
+def test_split_of_unknown_name_is_refused(write_images):
+    write_images("pets/train")
+    folder = write_images("pets/notes", classes=("readme",)).parent
+    assert len(data.load("folder", path=folder).train) == 8
+    write_images("pets/holdout", classes=("dog",))
+    with pytest.raises(data.MissingDataError, match=r"holdout .*class dog.*rename it to validation or test"):
+        data.load("folder", path=folder)
+
+
 def test_images_of_different_sizes_need_a_size(write_images):
     write_images("pets")
     folder = write_images("pets", classes=("dog",), size=(5, 5))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._files import refuse_existing
 from ..errors import ArgumentError
 from ._common import Device, note, print_table, say
 from ._model import ModelName, load_model, parse_options, table_options
@@ -56,6 +57,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a .json or .csv file instead of printing.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip files that cannot be classified. [default: stop with an error]")
     ] = False,
@@ -77,6 +79,8 @@ def predict(
     into chunks of that length, and the probabilities of the chunks are averaged.
     """
     form = _form(as_json, as_csv, out)
+    if out is not None and not force:
+        refuse_existing(out)
     from ..predict import Predictor
     from ..train import choose_device
 

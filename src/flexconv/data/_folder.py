@@ -93,9 +93,11 @@ def _split_folders(folder: Path) -> dict[str, Path]:
             f"one folder per class{arrays if folder.suffix.lower() == '.npy' else ''}"
         )
     found: dict[str, Path] = {}
-    for place in sorted(folder.iterdir()):
+    others: list[Path] = []
+    for place in sorted(p for p in folder.iterdir() if p.is_dir()):
         part = SPLIT_NAMES.get(place.name.lower())
-        if part is None or not place.is_dir():
+        if part is None:
+            others.append(place)
             continue
         if part in found:
             raise MissingDataError(f"{folder} has both {found[part].name} and {place.name}: remove one of them")
@@ -103,7 +105,21 @@ def _split_folders(folder: Path) -> dict[str, Path]:
     if found and "train" not in found:
         place = next(iter(found.values()))
         raise MissingDataError(f"{folder} has a folder {place.name}, but none called train: add it, or rename {place}")
+    if found:
+        _check_no_other_split(found["train"], others)
     return found or {"train": folder}
+
+
+def _check_no_other_split(train: Path, others: list[Path]) -> None:
+    """Raise an error if one of the folders that would be ignored has folders for classes of the training set."""
+    classes = {p.name for p in train.iterdir() if p.is_dir() and not p.name.startswith(".")}
+    for place in others:
+        shared = sorted(name for name in classes if (place / name).is_dir())
+        if shared:
+            raise MissingDataError(
+                f"{place} contains a folder for the class {shared[0]}, but would be ignored: rename it to validation "
+                "or test, or move it somewhere else"
+            )
 
 
 def _files(place: Path, names: tuple[str, ...]) -> tuple[list[Path], torch.Tensor]:

@@ -386,7 +386,7 @@ def _headline(model: nn.Module, data: DataSplits, recipe: Recipe, fabric: Fabric
     }
     counts = ", ".join(f"{value} {name}" for name, value in parts.items())
     trained = " (pretrained)" if recipe.model.pretrained else ""
-    where = f"{recipe.epochs} epochs on {fabric.device}"
+    where = f"{recipe.epochs} epoch{'' if recipe.epochs == 1 else 's'} on {fabric.device}"
     return f"{recipe.model.name}{trained} on {data.name} ({counts}), {where}{_long_warmup(recipe)}"
 
 
