@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 from flexconv import (
     FlexConv1d,
     FlexConv2d,
     FlexConv3d,
     SeparableFlexConv1d,
+    SeparableFlexConv2d,
     Streaming,
     from_pretrained,
     list_pretrained,
@@ -652,6 +654,58 @@ def test_leaves_what_it_cannot_move():
     state = copy.deepcopy(model.state_dict())
     assert move_scale_to_norms(model) == []
     assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose kernel does not depend on the scale of its weight."""
+
+    def forward(self, x):  # the name of the argument does not matter
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+class Rectified(SeparableFlexConv2d):
+    """A separable convolution with something between its two parts that is not linear."""
+
+    def forward(self, x):
+        return self.pointwise(torch.tanh(self.depthwise(x)))
+
+
+class Halved(nn.Module):
+    """A parametrization for `torch.nn.utils.parametrize`."""
+
+    def forward(self, parameter):
+        return 0.5 * parameter
+
+
+def parametrized(conv, module, name):
+    nn.init.constant_(conv.bias, 1e5)
+    parametrize.register_parametrization(module(conv), name, Halved())
+    return conv
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        lambda: Standardized(4, 4, 5),
+        lambda: Rectified(4, 4, 5),
+        lambda: parametrized(FlexConv2d(4, 4, 5), lambda conv: conv.generator.output_map, "weight"),
+        lambda: parametrized(FlexConv2d(4, 4, 5), lambda conv: conv, "bias"),
+        lambda: parametrized(nn.Conv2d(4, 4, 5), lambda conv: conv, "bias"),
+    ],
+    ids=["standardized", "rectified", "parametrized generator", "parametrized bias", "parametrized bias of torch"],
+)
+def test_leaves_subclasses_and_parametrized_layers(conv):
+    torch.manual_seed(0)
+    conv = conv()
+    if isinstance(conv, Rectified):
+        enlarge(conv.depthwise, 1e6)
+    model, x = nn.Sequential(conv, nn.BatchNorm2d(4)), 1e5 * torch.randn(8, 4, 9, 9)
+    with torch.no_grad():
+        for _ in range(50):
+            model(x)
+    truth = model.eval()(x)
+    move_scale_to_norms(model)
+    assert relative_error(model(x), truth) < 5e-5
 
 
 def test_moderate_networks_are_left_as_they_are():
