@@ -20,10 +20,15 @@ Kernel = TypeVar("Kernel")
 
 
 class KernelCache:
-    """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer."""
+    """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer.
+
+    Faster versions keep in `fast` what they know about the layer. A dictionary outside of the layer, with the layer as
+    a weak key, would keep it alive forever if one of its hooks refers to it or to its network.
+    """
 
     def __init__(self) -> None:
         self._entry: _Entry | None = None
+        self.fast: dict[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelCache, ()
