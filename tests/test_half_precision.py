@@ -346,6 +346,23 @@ def test_network_with_residual_sums_is_converted_from_any_dtype_to_float16(first
     assert relative_error(converted(x.half()).float(), model(x)) < TOLERANCE[BFLOAT]
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm1d, functools.partial(nn.GroupNorm, 1), functools.partial(nn.InstanceNorm1d, affine=True)],
+    ids=["batch", "group", "instance"],
+)
+def test_norms_in_a_block_that_was_replaced(norm):
+    model, x = trained_sepflexnet()
+    width = model.norm.num_features
+    model.blocks[0] = nn.Sequential(norm(width), nn.Sequential(nn.ReLU(), nn.Conv1d(width, width, 1)))
+    truth = model.eval()(x)
+    truth.sum().backward()
+    model.half()
+    assert model.blocks[0][0].weight.dtype == model.blocks[0][0].weight.grad.dtype == torch.float32
+    assert model.blocks[0][1][1].weight.dtype == model.blocks[0][1][1].weight.grad.dtype == HALF
+    assert relative_error(model(x.half()).float(), truth) < TOLERANCE[HALF]
+
+
 def test_features_beyond_float16_raise():
     model, x = trained_sepflexnet()
     nn.init.constant_(model.norm.weight, 1e7)
