@@ -93,7 +93,11 @@ def _comparable(value: object, tensors: list[torch.Tensor]) -> object:
         return type(value), [_comparable(each, tensors) for each in value]
     if isinstance(value, dict):
         return dict, [(_comparable(key, tensors), _comparable(each, tensors)) for key, each in value.items()]
-    return (type(value), value.tobytes()) if isinstance(value, np.ndarray) else _Same(value)
+    if isinstance(value, np.ndarray):
+        return type(value), value.tobytes()
+    if isinstance(value, nn.Module) or (hasattr(value, "__dict__") and not callable(value)):
+        return object()  # equal to nothing, because it could change inside: a module here is not a submodule
+    return _Same(value)
 
 
 class _Same:
@@ -166,7 +170,7 @@ class _State:
 
 def _frozen(value: object) -> bool:
     """Whether a value that is still the same object is unchanged."""
-    if type(value) in _PLAIN or isinstance(value, torch.Tensor | nn.Module | type):
+    if type(value) in _PLAIN or isinstance(value, torch.Tensor | type):
         return True
     return isinstance(value, tuple | frozenset) and all(map(_frozen, value))
 
