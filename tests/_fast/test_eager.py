@@ -362,7 +362,7 @@ def test_captured_graphs_own_what_they_read(monkeypatch, computed, algorithm):
     layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).to(DEVICE)
     x = input_of(layer)
     layer(x).sum().backward()
-    (problem,) = layer._provider._cache.fast["eager"]._problems.values()
+    (problem,) = layer._provider._cache.path._problems.values()
     grids = []
     sample_basis = eager_kernel.sample_basis
 
@@ -439,7 +439,7 @@ def test_captured_steps(computed, algorithm):
     with torch.no_grad():
         layer.generator.output.weight *= 2.0
         x.mul_(3.0)
-    layer._provider._cache.fast.clear()
+    layer._provider._cache.path = None
     fused_sampler._grids.clear()
     fused_sampler._constant_features.clear()
     torch.full((1 << 20,), torch.nan, device="cuda")

@@ -418,6 +418,16 @@ def test_nothing_keeps_a_layer_alive(hooked):
     assert reference() is None
 
 
+def test_training_frees_the_kernel():
+    layer = FlexConv2d(3, 4, 9).to(DEVICE).eval()
+    with torch.no_grad():
+        layer(input_of(layer))
+    reference = weakref.ref(layer._provider._cache._entry.kernel)
+    layer.train()
+    gc.collect()
+    assert reference() is None
+
+
 def _do_nothing(*_):
     """A hook."""
 

@@ -50,4 +50,4 @@ def test_calls_and_operations_of_a_training_step(kind, algorithm, half):
     # conversions between precisions are those of autocast
     free = {*VIEWS, "_to_copy", "convolution", "convolution_backward", "empty_like", "new_empty", "add_", "add", "sum"}
     assert sum(number for name, number in counted.counts.items() if name not in free) <= operations_limit
-    assert case.layer._provider._cache.fast["eager"].supported
+    assert case.layer._provider._cache.path.supported

@@ -54,10 +54,10 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
     if not fused.supports_device(x) or attributes["_provider"].prepared is not None:
         return NotImplemented
     settings = _settings_of(attributes)
-    known = attributes["_provider"]._cache.fast
-    path: _Path | None = known.get("eager")
+    cache = attributes["_provider"]._cache
+    path: _Path | None = cache.path
     if path is None or path.settings != (type(layer), *settings):
-        path = known["eager"] = _Path(layer, (type(layer), *settings))
+        path = cache.path = _Path(layer, (type(layer), *settings))
     if not path.supported or any(path.hooks):
         return NotImplemented
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch.jit.is_tracing():

@@ -64,7 +64,7 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
         return NotImplemented
     kind = x.dtype if lowered is None else None  # of the kernel, as in `_convolve`
     cache = provider._cache
-    record = kept = cache.fast.get("evaluation")
+    record = kept = cache.record
     if kept is None or kept.kind is not kind or not kept.unchanged(layer, cache._entry):
         record = _make_record(layer, x, kind, kept)
         if record is None:
@@ -170,7 +170,7 @@ def _make_record(
         return _Sampled(kernel, {})
     if previous is not None and previous.kernel is kernel:  # so all settings are equal
         record.ways = previous.ways
-    layer._provider._cache.fast["evaluation"] = record
+    layer._provider._cache.record = record
     return record
 
 

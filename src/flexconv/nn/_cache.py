@@ -22,19 +22,21 @@ Kernel = TypeVar("Kernel")
 class KernelCache:
     """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer.
 
-    Faster versions keep in `fast` what they know about the layer. A dictionary outside of the layer, with the layer as
-    a weak key, would keep it alive forever if one of its hooks refers to it or to its network.
+    Faster versions keep what they know about the kernel in `record`, and what they know about the layer in `path`. A
+    dictionary outside of the layer, with the layer as a weak key, would keep it alive forever if one of its hooks
+    refers to it or to its network.
     """
 
     def __init__(self) -> None:
         self._entry: _Entry | None = None
-        self.fast: dict[str, Any] = {}
+        self.record: Any = None
+        self.path: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelCache, ()
 
     def clear(self) -> None:
-        self._entry = None
+        self._entry = self.record = None
 
     def get(self, make: Callable[[], Kernel], key: object, module: nn.Module) -> Kernel:
         """The kernel for `key`: the kept one if neither key nor module have changed, otherwise a new one."""
