@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 from flexconv import (
     FlexConv1d,
     FlexConv2d,
     FlexConv3d,
     SeparableFlexConv1d,
+    SeparableFlexConv2d,
     Streaming,
     from_pretrained,
     list_pretrained,
@@ -344,6 +346,23 @@ def test_network_with_residual_sums_is_converted_from_any_dtype_to_float16(first
     assert relative_error(converted(x.half()).float(), model(x)) < TOLERANCE[BFLOAT]
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm1d, functools.partial(nn.GroupNorm, 1), functools.partial(nn.InstanceNorm1d, affine=True)],
+    ids=["batch", "group", "instance"],
+)
+def test_norms_in_a_block_that_was_replaced(norm):
+    model, x = trained_sepflexnet()
+    width = model.norm.num_features
+    model.blocks[0] = nn.Sequential(norm(width), nn.Sequential(nn.ReLU(), nn.Conv1d(width, width, 1)))
+    truth = model.eval()(x)
+    truth.sum().backward()
+    model.half()
+    assert model.blocks[0][0].weight.dtype == model.blocks[0][0].weight.grad.dtype == torch.float32
+    assert model.blocks[0][1][1].weight.dtype == model.blocks[0][1][1].weight.grad.dtype == HALF
+    assert relative_error(model(x.half()).float(), truth) < TOLERANCE[HALF]
+
+
 def test_features_beyond_float16_raise():
     model, x = trained_sepflexnet()
     nn.init.constant_(model.norm.weight, 1e7)
@@ -652,6 +671,58 @@ def test_leaves_what_it_cannot_move():
     state = copy.deepcopy(model.state_dict())
     assert move_scale_to_norms(model) == []
     assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose kernel does not depend on the scale of its weight."""
+
+    def forward(self, x):  # the name of the argument does not matter
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+class Rectified(SeparableFlexConv2d):
+    """A separable convolution with something between its two parts that is not linear."""
+
+    def forward(self, x):
+        return self.pointwise(torch.tanh(self.depthwise(x)))
+
+
+class Halved(nn.Module):
+    """A parametrization for `torch.nn.utils.parametrize`."""
+
+    def forward(self, parameter):
+        return 0.5 * parameter
+
+
+def parametrized(conv, module, name):
+    nn.init.constant_(conv.bias, 1e5)
+    parametrize.register_parametrization(module(conv), name, Halved())
+    return conv
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        lambda: Standardized(4, 4, 5),
+        lambda: Rectified(4, 4, 5),
+        lambda: parametrized(FlexConv2d(4, 4, 5), lambda conv: conv.generator.output_map, "weight"),
+        lambda: parametrized(FlexConv2d(4, 4, 5), lambda conv: conv, "bias"),
+        lambda: parametrized(nn.Conv2d(4, 4, 5), lambda conv: conv, "bias"),
+    ],
+    ids=["standardized", "rectified", "parametrized generator", "parametrized bias", "parametrized bias of torch"],
+)
+def test_leaves_subclasses_and_parametrized_layers(conv):
+    torch.manual_seed(0)
+    conv = conv()
+    if isinstance(conv, Rectified):
+        enlarge(conv.depthwise, 1e6)
+    model, x = nn.Sequential(conv, nn.BatchNorm2d(4)), 1e5 * torch.randn(8, 4, 9, 9)
+    with torch.no_grad():
+        for _ in range(50):
+            model(x)
+    truth = model.eval()(x)
+    move_scale_to_norms(model)
+    assert relative_error(model(x), truth) < 5e-5
 
 
 def test_moderate_networks_are_left_as_they_are():

@@ -20,13 +20,26 @@ from torch.nn.modules.conv import _ConvNd
 
 from ._hooks import hooks_of
 from .errors import ArgumentTypeError
-from .nn import FLOAT16_MAX, FlexConvNd, PointwiseConvNd, SeparableFlexConvNd
+from .nn import FLOAT16_MAX, FlexConv1d, FlexConvNd, PointwiseConvNd, SeparableFlexConv1d, SeparableFlexConvNd
 
 LARGEST_STD = 64.0  # of the input of a norm: smaller ones are left as they are
 SMALLEST_STD = 16.0  # after the division: the variance is so large that the norm's eps, 1e-5, makes no difference
 
 Pair: TypeAlias = tuple[nn.Module | tuple[nn.Module, ...], nn.Module]  # several convolutions, whose sum is normalized
 Convolution: TypeAlias = FlexConvNd | _ConvNd
+
+# A subclass with another `forward` may compute something else, such as the convolution with a standardized kernel.
+_KNOWN = (
+    FlexConvNd,
+    FlexConv1d,
+    SeparableFlexConvNd,
+    SeparableFlexConv1d,
+    PointwiseConvNd,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+)
+_FORWARDS = {cls.forward for cls in _KNOWN}
 
 
 def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -> list[str]:
@@ -46,7 +59,8 @@ def move_scale_to_norms(model: nn.Module, pairs: Iterable[Pair] | None = None) -
 
     Returns:
         The names of the convolutions that were changed. Pairs whose scale cannot be moved are left as they are: custom
-        generators without a linear output map, shared parameters, other kinds of norms.
+        generators without a linear output map, shared or parametrized parameters, subclasses of convolutions with
+        another `forward`, other kinds of norms.
 
     """
     names = {id(module): name for name, module in model.named_modules()}
@@ -93,7 +107,7 @@ def _convolution_in(module: nn.Module) -> Convolution | None:
     """The module if it is a convolution, or its last one: of an `nn.Sequential`, or of a separable convolution."""
     if _is_sequential(module) and not hooks_of(module):
         module = next(reversed(list(module.children())), module)  # behind padding, as `materialize` makes it
-    elif isinstance(module, SeparableFlexConvNd) and not hooks_of(module):
+    elif isinstance(module, SeparableFlexConvNd) and _has_known_forward(module) and not hooks_of(module):
         module = module.pointwise
     return module if isinstance(module, (FlexConvNd, _ConvNd)) else None
 
@@ -117,8 +131,23 @@ def _can_be_scaled(
 def _is_linear(module: nn.Module) -> bool:
     """Whether a convolution is proportional to the parameters of its kernel. True for other modules."""
     if isinstance(module, FlexConvNd):
-        return module.generator.has_factors
-    return not isinstance(module, _ConvNd) or (not module.transposed and "weight" in module._parameters)
+        output = module.generator.output_map
+        if output is None or not module.generator.has_factors or type(module).sample is not FlexConvNd.sample:
+            return False
+        weight = "weight_g" if output.weight_norm else "weight"
+        return _has_known_forward(module) and _stores(module, "bias") and _stores(output, weight, "bias")
+    if isinstance(module, _ConvNd):
+        return _has_known_forward(module) and _stores(module, "weight", "bias")
+    return True
+
+
+def _has_known_forward(module: nn.Module) -> bool:
+    return type(module).forward in _FORWARDS
+
+
+def _stores(module: nn.Module, *names: str) -> bool:
+    """Whether these are parameters or None, and not computed from others as by `torch.nn.utils.parametrize`."""
+    return all(name in module._parameters or getattr(module, name) is None for name in names)
 
 
 @torch.no_grad()

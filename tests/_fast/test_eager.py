@@ -362,7 +362,7 @@ def test_captured_graphs_own_what_they_read(monkeypatch, computed, algorithm):
     layer = FlexConv2d(3, 4, 9, generator=SMALL, algorithm=algorithm).to(DEVICE)
     x = input_of(layer)
     layer(x).sum().backward()
-    (problem,) = eager._paths[layer]._problems.values()
+    (problem,) = layer._provider._cache.path._problems.values()
     grids = []
     sample_basis = eager_kernel.sample_basis
 
@@ -394,13 +394,20 @@ def test_checkpoints(monkeypatch):
             assert torch.equal(found, expected)
 
 
-def test_nothing_keeps_a_layer_alive():
+@pytest.mark.parametrize("part", [None, "generator", "mask"])
+def test_nothing_keeps_a_layer_alive(part):
     layer = FlexConv2d(3, 4, 9, generator=SMALL).to(DEVICE)
+    if part is not None:
+        getattr(layer, part).register_forward_hook(functools.partial(_do_nothing, layer))
     layer(input_of(layer)).sum().backward()
     reference = weakref.ref(layer)
     del layer
     gc.collect()
     assert reference() is None
+
+
+def _do_nothing(*_):
+    """A hook."""
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
@@ -432,7 +439,7 @@ def test_captured_steps(computed, algorithm):
     with torch.no_grad():
         layer.generator.output.weight *= 2.0
         x.mul_(3.0)
-    eager._paths.clear()
+    layer._provider._cache.path = None
     fused_sampler._grids.clear()
     fused_sampler._constant_features.clear()
     torch.full((1 << 20,), torch.nan, device="cuda")

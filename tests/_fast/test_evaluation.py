@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import gc
 import threading
 import weakref
@@ -404,14 +405,31 @@ def test_copies_have_their_own_kernels():
         assert torch.equal(layer(x), y)
 
 
-def test_nothing_keeps_a_layer_alive():
+@pytest.mark.parametrize("hooked", [False, True])
+def test_nothing_keeps_a_layer_alive(hooked):
     layer = FlexConv2d(3, 4, 9).to(DEVICE).eval()
+    if hooked:
+        layer.register_forward_hook(functools.partial(_do_nothing, layer))
     with torch.no_grad():
         layer(input_of(layer))
     reference = weakref.ref(layer)
     del layer
     gc.collect()
     assert reference() is None
+
+
+def test_training_frees_the_kernel():
+    layer = FlexConv2d(3, 4, 9).to(DEVICE).eval()
+    with torch.no_grad():
+        layer(input_of(layer))
+    reference = weakref.ref(layer._provider._cache._entry.kernel)
+    layer.train()
+    gc.collect()
+    assert reference() is None
+
+
+def _do_nothing(*_):
+    """A hook."""
 
 
 def test_threads():

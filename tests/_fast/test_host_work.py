@@ -6,7 +6,7 @@ pytest.importorskip("triton")
 
 from benchmarks.eager_loop import VIEWS, Operations
 from benchmarks.host_overhead import Case, as_on_a_gpu, calls, microseconds
-from flexconv._fast import eager, fused_sampler, sampler_launches
+from flexconv._fast import fused_sampler, sampler_launches
 
 #: calls of Python functions forward and backward, and operations of torch, launches included; about a quarter more
 #: than now. Before `_fast/eager.py` there were 598 and 71 calls for "scaled direct"
@@ -50,4 +50,4 @@ def test_calls_and_operations_of_a_training_step(kind, algorithm, half):
     # conversions between precisions are those of autocast
     free = {*VIEWS, "_to_copy", "convolution", "convolution_backward", "empty_like", "new_empty", "add_", "add", "sum"}
     assert sum(number for name, number in counted.counts.items() if name not in free) <= operations_limit
-    assert eager._paths[case.layer].supported
+    assert case.layer._provider._cache.path.supported

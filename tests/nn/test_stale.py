@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 
 import numpy as np
 import pytest
@@ -29,6 +30,17 @@ class Waves(KernelGenerator):
     def evaluate(self, points):
         values = self.bend(self.gain * points.sum(1, keepdim=True) + self._shift + sum(self.offsets))
         return (values + float(self.table.sum())) * self.weight
+
+
+class SharedWaves(Waves):
+    """A generator that refers to a module and an object that it does not own."""
+
+    def __init__(self, dims, channels, *, device=None, dtype=None):
+        super().__init__(dims, channels, device=device, dtype=dtype)
+        self.trunk, self.config = [nn.Linear(dims, 1)], types.SimpleNamespace(rate=1.0)
+
+    def evaluate(self, points):
+        return super().evaluate(points) * self.config.rate + self.trunk[0](points)
 
 
 def expected(layer, x):
@@ -133,6 +145,24 @@ def change_function(layer):
 )
 def test_kernel_in_evaluation_follows_edits_of_its_generator(edit):
     layer, x = FlexConv2d(2, 2, 9, generator=Waves).eval(), torch.randn(1, 2, 12, 12)
+    with torch.no_grad():
+        before = layer(x)
+        edit(layer)
+        torch.testing.assert_close(layer(x), expected(layer, x), rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(layer(x), before)
+
+
+def change_module_of_another(layer):
+    layer.generator.trunk[0].weight.add_(3.0)
+
+
+def change_object(layer):
+    layer.generator.config.rate = 3.0
+
+
+@pytest.mark.parametrize("edit", [change_module_of_another, change_object])
+def test_kernel_in_evaluation_follows_what_its_generator_refers_to(edit):
+    layer, x = FlexConv2d(2, 2, 9, generator=SharedWaves).eval(), torch.randn(1, 2, 12, 12)
     with torch.no_grad():
         before = layer(x)
         edit(layer)

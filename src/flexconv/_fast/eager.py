@@ -9,7 +9,6 @@ function transforms, forward-mode derivatives, and code whose launches are free 
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -55,9 +54,10 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
     if not fused.supports_device(x) or attributes["_provider"].prepared is not None:
         return NotImplemented
     settings = _settings_of(attributes)
-    path = _paths.get(layer)
+    cache = attributes["_provider"]._cache
+    path: _Path | None = cache.path
     if path is None or path.settings != (type(layer), *settings):
-        path = _paths[layer] = _Path(layer, (type(layer), *settings))
+        path = cache.path = _Path(layer, (type(layer), *settings))
     if not path.supported or any(path.hooks):
         return NotImplemented
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch.jit.is_tracing():
@@ -264,6 +264,5 @@ def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
 
 
 _UNKNOWN: Any = object()
-_paths: weakref.WeakKeyDictionary[FlexConvNd, _Path] = weakref.WeakKeyDictionary()
 
 provide("nn.convolve", convolve)

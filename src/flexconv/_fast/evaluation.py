@@ -9,7 +9,6 @@ still valid. Code without gradients only; `eager.py` is for training.
 
 from __future__ import annotations
 
-import weakref
 from itertools import chain
 from operator import is_
 from typing import Any, NamedTuple
@@ -64,9 +63,10 @@ def convolve(layer: FlexConvNd, x: torch.Tensor, bias: torch.Tensor | None) -> t
     if x.dtype is torch.float16 or lowered is torch.float16 or bias is not attributes["_parameters"].get("bias"):
         return NotImplemented
     kind = x.dtype if lowered is None else None  # of the kernel, as in `_convolve`
-    record = _records.get(layer)
-    if record is None or record.kind is not kind or not record.unchanged(provider._cache._entry):
-        record = _make_record(layer, x, kind, record)
+    cache = provider._cache
+    record = kept = cache.record
+    if kept is None or kept.kind is not kind or not kept.unchanged(layer, cache._entry):
+        record = _make_record(layer, x, kind, kept)
         if record is None:
             return NotImplemented
     key = x.shape, x.dtype, lowered, x.get_device(), _launches_are_free.get()
@@ -127,9 +127,11 @@ class _Record:
         self._versions = [t._version for t in tensors]
         self._addresses, self._steps = [*map(_address, tensors)], _OptimizerSteps.taken
 
-    def unchanged(self, entry: _Entry | None) -> bool:
+    def unchanged(self, layer: FlexConvNd, entry: _Entry | None) -> bool:
         """Whether the layer still keeps this kernel, and nothing that it was made from has changed."""
-        if entry is not self.entry or any(self._empty) or "refresh_if_changed" in self._extent:  # held by a capture
+        if entry is not self.entry or self.entry.state.module() is not layer:  # a shallow copy shares the cache
+            return False
+        if any(self._empty) or "refresh_if_changed" in self._extent:  # held by a capture
             return False
         if not all(map(is_, chain.from_iterable(self._current), self._objects)) or self._lists != self._items:
             return False
@@ -168,7 +170,7 @@ def _make_record(
         return _Sampled(kernel, {})
     if previous is not None and previous.kernel is kernel:  # so all settings are equal
         record.ways = previous.ways
-    _records[layer] = record
+    layer._provider._cache.record = record
     return record
 
 
@@ -198,6 +200,3 @@ def _make_way(layer: FlexConvNd, x: torch.Tensor, weight: torch.Tensor) -> _Way 
     added = [amount for pair in reversed(rest) for amount in pair]
     conv = _direct.convolve_padded if x.is_cpu else _CONV[layer.dims]  # on a CPU, it avoids faults of oneDNN
     return way._replace(conv=conv, padding=padding, added=added if any(added) else None)
-
-
-_records: weakref.WeakKeyDictionary[FlexConvNd, _Record] = weakref.WeakKeyDictionary()

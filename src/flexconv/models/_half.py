@@ -8,44 +8,50 @@ computes in float16. Convolutions return float32 under float16 autocast; after `
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Self
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from .._context import autocast_enabled
 from ..nn import Convert, converted_dtype
 
-NORMS = (_BatchNorm, nn.GroupNorm)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # batch norms and instance norms are `_NormBase`
 
 
 class NormsInFloat32(nn.Module):
     """A module whose norms stay in float32 when it is converted to float16. bfloat16 has the range of float32."""
 
     def _apply(self, fn: Convert, recurse: bool = True) -> Self:
-        if not recurse or converted_dtype(fn, torch.float32) != torch.float16:
-            return super()._apply(fn, recurse)
-        for child in self.children():
-            child._apply(_without_float16(fn) if isinstance(child, NORMS) else fn)
-        return super()._apply(fn, recurse=False)
+        if recurse and converted_dtype(fn, torch.float32) == torch.float16:
+            fn = _except_for(norms_in_float32(self), fn)
+        return super()._apply(fn, recurse)
 
 
-def _without_float16(convert: Convert) -> Convert:
-    """A conversion as `nn.Module._apply` gets it, with float32 instead of float16."""
+def _except_for(norms: Iterable[nn.Module], convert: Convert) -> Convert:
+    """A conversion as `nn.Module._apply` gets it, with float32 instead of float16 for the tensors of some norms."""
+    tensors = [tensor for norm in norms for tensor in (*norm.parameters(), *norm.buffers())]
+    tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
+    kept = {id(tensor): tensor for tensor in tensors}
 
     def converted(tensor: torch.Tensor) -> torch.Tensor:
         result = convert(tensor)
-        return tensor.to(result.device, torch.float32) if result.dtype == torch.float16 else result
+        stays = id(tensor) in kept and result.dtype == torch.float16
+        return tensor.to(result.device, torch.float32) if stays else result
 
     return converted
 
 
 def norms_in_float32(network: nn.Module) -> list[nn.Module]:
-    """The norms of a network that stay in float32 when it is converted to float16."""
+    """The norms of a network that stay in float32 when it is converted to float16.
+
+    A block that was replaced by another module may contain norms at any depth.
+    """
     parents = (module for module in network.modules() if isinstance(module, NormsInFloat32))
-    return [child for parent in parents for child in parent.children() if isinstance(child, NORMS)]
+    return [module for parent in parents for module in parent.modules() if isinstance(module, NORMS)]
 
 
 def norm_dtype(dtype: torch.dtype | None) -> torch.dtype | None:

@@ -20,16 +20,23 @@ Kernel = TypeVar("Kernel")
 
 
 class KernelCache:
-    """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer."""
+    """One kernel and a record of what it was made from. It is not saved, copied or pickled with its layer.
+
+    Faster versions keep what they know about the kernel in `record`, and what they know about the layer in `path`. A
+    dictionary outside of the layer, with the layer as a weak key, would keep it alive forever if one of its hooks
+    refers to it or to its network.
+    """
 
     def __init__(self) -> None:
         self._entry: _Entry | None = None
+        self.record: Any = None
+        self.path: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelCache, ()
 
     def clear(self) -> None:
-        self._entry = None
+        self._entry = self.record = None
 
     def get(self, make: Callable[[], Kernel], key: object, module: nn.Module) -> Kernel:
         """The kernel for `key`: the kept one if neither key nor module have changed, otherwise a new one."""
@@ -88,7 +95,11 @@ def _comparable(value: object, tensors: list[torch.Tensor]) -> object:
         return type(value), [_comparable(each, tensors) for each in value]
     if isinstance(value, dict):
         return dict, [(_comparable(key, tensors), _comparable(each, tensors)) for key, each in value.items()]
-    return (type(value), value.tobytes()) if isinstance(value, np.ndarray) else _Same(value)
+    if isinstance(value, np.ndarray):
+        return type(value), value.tobytes()
+    if isinstance(value, nn.Module) or (hasattr(value, "__dict__") and not callable(value)):
+        return object()  # equal to nothing, because it could change inside: a module here is not a submodule
+    return _Same(value)
 
 
 class _Same:
@@ -161,7 +172,7 @@ class _State:
 
 def _frozen(value: object) -> bool:
     """Whether a value that is still the same object is unchanged."""
-    if type(value) in _PLAIN or isinstance(value, torch.Tensor | nn.Module | type):
+    if type(value) in _PLAIN or isinstance(value, torch.Tensor | type):
         return True
     return isinstance(value, tuple | frozenset) and all(map(_frozen, value))
 

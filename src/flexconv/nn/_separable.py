@@ -131,7 +131,12 @@ class SeparableFlexConvNd(FillsMissing):
         return self.depthwise
 
     def conv_norm_pairs(self) -> list[tuple[tuple[nn.Module, ...], nn.Module]]:
-        """The pair for `flexconv.move_scale_to_norms`: the 1×1 convolution takes over the scale of the kernels."""
+        """The pair for `flexconv.move_scale_to_norms`: the 1×1 convolution takes over the scale of the kernels.
+
+        There is none if a subclass has another `forward`, which may do something between the two.
+        """
+        if type(self).forward not in (SeparableFlexConvNd.forward, SeparableFlexConv1d.forward):
+            return []
         kernels = (self.depthwise,) if self.small is None else (self.depthwise, self.small)
         return [(kernels, self.pointwise)]
 
