@@ -14,6 +14,7 @@ from .style import PAGE, legible, new_figure, shorten, styled, theme
 
 MOST_NUMBERS = 20  # classes up to which every cell shows its number
 MOST_NAMES = 60  # classes up to which every row has a name
+BAR = 0.9  # inches to the right of the matrix, which is square, for the color bar
 
 
 @styled
@@ -34,8 +35,8 @@ def plot_confusion(confusion: torch.Tensor | np.ndarray, class_names: Sequence[s
         )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     names = [shorten(name, 16) for name in class_names]
-    side = float(np.clip(1.4 + 0.3 * classes, 3.0, PAGE))
-    figure = new_figure(min(side + 0.9, PAGE), side, title)
+    side = float(np.clip(1.4 + 0.3 * classes, 3.0, PAGE - BAR))
+    figure = new_figure(side + BAR, side, title)
     panel = figure.subplots()
     image = panel.imshow(shares, cmap=theme().share, vmin=0.0, vmax=1.0, interpolation="nearest")
     panel.set_xlabel("predicted class")
