@@ -1,6 +1,6 @@
-"""Forward and backward of the 15 FlexConv2d of FlexNet-7 on a CPU, one after the other, batch 16, float32.
+"""Forward and backward of the 15 FlexConv2d of FlexNet-7 on a CPU, one after the other, in float32.
 
-    python -m benchmarks.cpu_layers [--threads 2] [--rounds 7]
+    python -m benchmarks.cpu_layers [--threads 2] [--rounds 7] [--batch 16]
 
 Masks are at their initial size, or keep the whole grid. "plain" is without the fast versions of direct and FFT
 convolutions on a CPU. The two take turns. Times are medians in milliseconds, and the time of all threads in brackets,
@@ -23,13 +23,12 @@ from flexconv import create_model
 from flexconv.bench.steps import open_masks
 from flexconv.nn import FlexConvNd
 
-BATCH = 16
 FAST = "ops.factored_conv", "ops.convolve"
 
 Layers = list[tuple[nn.Module, torch.Tensor]]
 
 
-def layers_of_flexnet(*, full: bool) -> Layers:
+def layers_of_flexnet(batch: int, *, full: bool) -> Layers:
     """Every FlexConv with an input of the shape that it has in the network."""
     torch.manual_seed(0)
     net = create_model("flexnet7", in_channels=3, num_classes=10, image_size=32, parametrization="paper")
@@ -42,7 +41,7 @@ def layers_of_flexnet(*, full: bool) -> Layers:
         if isinstance(module, FlexConvNd)
     ]
     with torch.no_grad():
-        net(torch.randn(BATCH, 3, 32, 32))
+        net(torch.randn(batch, 3, 32, 32))
     for hook in hooks:
         hook.remove()
     return [(layer, x.requires_grad_()) for layer, x in found]
@@ -67,11 +66,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=16)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print(f"CPU, {arguments.threads} threads, torch {torch.__version__}")
+    print(f"CPU, {arguments.threads} threads, batch {arguments.batch}, torch {torch.__version__}")
     for full in (False, True):
-        layers = layers_of_flexnet(full=full)
+        layers = layers_of_flexnet(arguments.batch, full=full)
         times: dict[str, list[tuple[float, float]]] = {"fast": [], "plain": []}
         for _ in range(arguments.rounds + 1):
             for name, each in times.items():

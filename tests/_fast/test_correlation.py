@@ -8,6 +8,7 @@ import torch
 from flexconv import FlexConv2d, FlexConv3d
 from flexconv._fast import correlation
 from flexconv._registry import plain_version
+from flexconv.bench.memory import LiveBytes
 from flexconv.ops import conv1d
 from tests.conftest import relative_error
 
@@ -45,6 +46,45 @@ def test_values_and_gradients_equal_recorded_operations(case, dtype, tolerance):
     cotangent = torch.randn_like(plain)
     found, expected = (torch.autograd.grad(y, given, cotangent) for y in (fast, plain))
     assert max(map(relative_error, found, expected)) < tolerance
+
+
+@pytest.mark.parametrize("batch", [5, 6])
+@pytest.mark.parametrize("case", CASES)
+def test_parts_of_a_batch_equal_recorded_operations(monkeypatch, case, batch):
+    monkeypatch.setattr(correlation, "_part_size", lambda *_: 3)
+    _, *others = tensors(case, torch.float64)
+    x = torch.randn(batch, *tensors(case, torch.float64)[0].shape[1:], dtype=torch.float64, requires_grad=True)
+    given = [x, *others]
+    fast, plain = both(case, given)
+    assert relative_error(fast, plain) < 1e-13
+    cotangent = torch.randn_like(plain)
+    found, expected = (torch.autograd.grad(y, given, cotangent) for y in (fast, plain))
+    assert max(map(relative_error, found, expected)) < 1e-13
+
+
+def test_large_batches_are_divided_into_parts_of_about_the_same_size():
+    def size(batch, channels=24, out=24, length=48):
+        return correlation._part_size(batch, channels, (length, length), torch.empty(2, 1, out, channels))
+
+    assert [size(batch) for batch in (1, 16, 32)] == [1, 16, 32]
+    assert size(64) == 16
+    assert size(70) == 18  # 18, 18, 18 and 16
+    assert size(64, channels=1, length=8) == 64  # small enough for the caches
+    assert size(64, channels=96, out=96) == 64  # the kernel has more numbers than the batch
+    assert size(256, channels=96, out=96) == 32
+
+
+def test_spectra_of_a_large_batch_are_not_kept(monkeypatch):
+    layer, x = FlexConv2d(8, 8, 17, algorithm="fft"), torch.randn(128, 8, 16, 16, requires_grad=True)
+    size = x.numel() * x.element_size()
+    kept = []
+    for largest in (2**18, 2**30):
+        monkeypatch.setattr(correlation, "PART_BYTES", largest)
+        with LiveBytes() as live:
+            y = layer(x)
+            kept.append(live.now - size)  # without the output, which is as large as the input
+        del y
+    assert kept[0] < size / 2 < 1.5 * size < kept[1]
 
 
 def test_second_derivatives_are_right():
