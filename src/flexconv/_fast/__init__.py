@@ -11,6 +11,7 @@ from . import compiled_norm as compiled_norm
 from . import correlation as correlation
 from . import cpu_conv as cpu_conv
 from . import depthwise_conv as depthwise_conv
+from . import depthwise_correlation as depthwise_correlation
 from . import eager as eager
 from . import engines as engines
 from . import factors as factors

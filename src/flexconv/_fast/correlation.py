@@ -18,12 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]  (no public way to ask)
-from torch.autograd import forward_ad
 
 from .._registry import plain_version, provide
 from ..ops import Pads
+from .cpu_spectra import around, spectrum_shape, supported, transform, transform_back
 
 WHOLE = 32  # samples of a batch that is not divided in any case
 PART_BYTES = 4 * 2**20  # of the spectra of a part
@@ -39,21 +37,10 @@ def factored_conv(
     lengths: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> torch.Tensor:
-    """See `ops._fft.factored_conv`. NotImplemented on other devices, in function transforms and forward-mode AD.
-
-    Also NotImplemented without samples, which FFTs reject: a convolution may skip all of them and see padding only.
-    """
-    tensors = x, basis, mix
-    if not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors):
+    """See `ops._fft.factored_conv`. NotImplemented where `cpu_spectra.supported` says so."""
+    if not supported(x, basis, mix):
         return NotImplemented
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        return NotImplemented
-    if 0 in x.shape:
-        return NotImplemented
-    sizes = [(0, length - taps) for length, taps in zip(lengths, basis.shape[1:], strict=True)]
-    shift = [-left for left, _ in pads]
-    around = torch.roll(F.pad(basis, [n for pair in reversed(sizes) for n in pair]), shift, tuple(range(1, basis.ndim)))
-    return _Correlation.apply(x, around, mix, groups, outputs)
+    return _Correlation.apply(x, around(basis, pads, lengths), mix, groups, outputs)
 
 
 class _Correlation(torch.autograd.Function):
@@ -112,8 +99,8 @@ class _Correlation(torch.autograd.Function):
                 d_mix = torch.mm(weighted.flatten(0, 2).t(), d_kernel).t().reshape(mix.shape)
             if of_basis:
                 spectra = torch.mm(d_kernel, mix.flatten(0, 1)).unflatten(0, (2, -1)).permute(2, 1, 0).contiguous()
-                spectra = torch.view_as_complex(spectra).unflatten(1, _shape(lengths))
-                d_basis = _inverse(spectra, lengths, lengths).contiguous()
+                spectra = torch.view_as_complex(spectra).unflatten(1, spectrum_shape(lengths))
+                d_basis = transform_back(spectra, lengths, lengths).contiguous()
         return d_x, d_basis, d_mix, None, None
 
 
@@ -131,29 +118,9 @@ def _plain_gradients(ctx: Any, tensors: Sequence[torch.Tensor], grad: torch.Tens
 # --- spectra ----------------------------------------------------------------------------------------------------------
 
 
-def _shape(lengths: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the spectrum of a real signal."""
-    return *lengths[:-1], lengths[-1] // 2 + 1
-
-
-def _spectrum(x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-    """Transform the last axes, padded to these lengths. The rows that padding adds are not transformed."""
-    spectrum = torch.fft.rfft(x, lengths[-1], -1)
-    for axis in range(-2, -len(lengths) - 1, -1):
-        spectrum = torch.fft.fft(spectrum, lengths[axis], axis)
-    return spectrum
-
-
-def _inverse(spectrum: torch.Tensor, lengths: Sequence[int], size: Sequence[int]) -> torch.Tensor:
-    """Transform back, and return the first `size` samples along each axis."""
-    for axis in range(-len(lengths), -1):
-        spectrum = torch.fft.ifft(spectrum, lengths[axis], axis).narrow(axis, 0, size[axis])
-    return torch.fft.irfft(spectrum, lengths[-1], -1).narrow(-1, 0, size[-1])
-
-
 def _parts(x: torch.Tensor, lengths: Sequence[int], groups: int) -> torch.Tensor:
     """Signals [batch, channels, *size] → real and imaginary parts [2, groups · frequencies, batch, channels/groups]."""
-    spectrum = _spectrum(x, lengths).flatten(2).unflatten(1, (groups, -1))
+    spectrum = transform(x, lengths).flatten(2).unflatten(1, (groups, -1))
     return torch.view_as_real(spectrum).permute(4, 1, 3, 0, 2).contiguous().flatten(1, 2)
 
 
@@ -162,17 +129,17 @@ def _write_signals(
 ) -> None:
     """Write signals [batch, channels, *size], given their parts [groups · frequencies, batch, channels/groups]."""
     _, batch, channels = real.shape
-    frequencies = math.prod(_shape(lengths))
+    frequencies = math.prod(spectrum_shape(lengths))
     spectrum = real.new_empty(batch, groups, channels, frequencies, 2)
     for part, values in enumerate((real, imaginary)):
         spectrum[..., part].copy_(values.view(groups, frequencies, batch, channels).permute(2, 0, 3, 1))
-    spectrum = torch.view_as_complex(spectrum).view(batch, groups * channels, *_shape(lengths))
-    signals.copy_(_inverse(spectrum, lengths, signals.shape[2:]))
+    spectrum = torch.view_as_complex(spectrum).view(batch, groups * channels, *spectrum_shape(lengths))
+    signals.copy_(transform_back(spectrum, lengths, signals.shape[2:]))
 
 
 def _basis_parts(basis: torch.Tensor) -> torch.Tensor:
     """Basis functions [rank, *lengths] → [2, frequencies, rank]."""
-    spectrum = _spectrum(basis, basis.shape[1:]).flatten(1)
+    spectrum = transform(basis, basis.shape[1:]).flatten(1)
     return torch.view_as_real(spectrum).permute(2, 1, 0).contiguous()
 
 
@@ -191,7 +158,7 @@ def _part_size(batch: int, channels: int, lengths: Sequence[int], kernel: torch.
     out = kernel.shape[-2]
     if batch <= WHOLE or batch < out:
         return batch
-    largest = max(PART_BYTES // (8 * channels * math.prod(_shape(lengths))), SMALLEST_PART, out // 3)
+    largest = max(PART_BYTES // (8 * channels * math.prod(spectrum_shape(lengths))), SMALLEST_PART, out // 3)
     return -(-batch // -(-batch // largest))  # parts of about the same size
 
 

@@ -45,7 +45,7 @@ def _fft_conv(x: torch.Tensor, weight: torch.Tensor | FactoredKernel, geometry: 
         y = factored_conv(x, basis, weight.mix, geometry.groups, pads, lengths, outputs)
     else:
         weight = _dilate(as_tensor(weight), geometry.dilation)
-        y = circular_correlation(_pad_to(lengths, x, pads), weight, geometry.groups)
+        y = tensor_conv(x, weight, geometry.groups, pads, lengths, outputs)
     selected = (slice(0, size, stride) for size, stride in zip(outputs, geometry.stride, strict=True))
     return y[(..., *selected)].contiguous()
 
@@ -62,6 +62,20 @@ def factored_conv(
 ) -> torch.Tensor:
     """Convolve x [batch, in, *size] with the kernel Σ_r mix[o, i, r] · basis[r, *taps] → [batch, out, *outputs]."""
     y = factored_correlation(_pad_to(lengths, x, pads), basis, mix, groups)
+    return y[(..., *(slice(size) for size in outputs))]
+
+
+@has_fast_version("ops.tensor_conv")
+def tensor_conv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    groups: int,
+    pads: Pads,
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> torch.Tensor:
+    """Convolve x [batch, in, *size] with a kernel [out, in/groups, *taps] → [batch, out, *outputs]."""
+    y = circular_correlation(_pad_to(lengths, x, pads), weight, groups)
     return y[(..., *(slice(size) for size in outputs))]
 
 
