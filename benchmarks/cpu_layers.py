@@ -1,10 +1,11 @@
-"""Forward and backward of the 15 FlexConv2d of FlexNet-7 on a CPU, one after the other, in float32.
+"""Forward and backward of layers on a CPU in float32, with the fast versions of convolutions and without them.
 
-    python -m benchmarks.cpu_layers [--threads 2] [--rounds 7] [--batch 16]
+    python -m benchmarks.cpu_layers [--threads 2] [--rounds 7] [--batch 16] [--depthwise]
 
-Masks are at their initial size, or keep the whole grid. "plain" is without the fast versions of direct and FFT
-convolutions on a CPU. The two take turns. Times are medians in milliseconds, and the time of all threads in brackets,
-which other programs on the machine affect less.
+The layers are the 15 FlexConv2d of FlexNet-7, one after the other. Masks are at their initial size, or keep the whole
+grid. With `--depthwise`, they are single depthwise convolutions instead, and the peak of the memory is printed, too.
+"plain" is without the fast versions of direct and FFT convolutions on a CPU. The two take turns. Times are medians in
+milliseconds, and the time of all threads in brackets, which other programs on the machine affect less.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ import argparse
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
 
 from flexconv import _registry as registry
-from flexconv import create_model
+from flexconv import create_model, ops
+from flexconv.bench.memory import LiveBytes
 from flexconv.bench.steps import open_masks
 from flexconv.nn import FlexConvNd
 
-FAST = "ops.factored_conv", "ops.convolve"
+FAST = "ops.factored_conv", "ops.tensor_conv", "ops.convolve"
+DEPTHWISE = [  # channels, size, taps, padding
+    (140, (1024,), (83,), "causal"),
+    (140, (1024,), (1023,), "causal"),
+    (96, (32, 32), (9, 9), "same"),
+    (96, (32, 32), (33, 33), "same"),
+]
 
 Layers = list[tuple[nn.Module, torch.Tensor]]
 
@@ -62,28 +71,55 @@ def without_fast_versions() -> Iterator[None]:
         registry._versions.update(removed)
 
 
+def alternate(step: Callable[[], object], rounds: int) -> tuple[str, dict[str, float]]:
+    """Times of a step with and without fast versions, as text, and the peaks of its memory in MiB."""
+    times: dict[str, list[tuple[float, float]]] = {"fast": [], "plain": []}
+    peaks = {}
+    for _ in range(rounds + 1):
+        for name, each in times.items():
+            with contextlib.nullcontext() if name == "fast" else without_fast_versions():
+                wall, used = time.perf_counter(), time.process_time()
+                step()
+                each.append((1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - used)))
+                if name not in peaks:
+                    with LiveBytes() as live:
+                        step()
+                    peaks[name] = live.most / 2**20
+    texts = []
+    for name, each in times.items():
+        wall, used = (statistics.median(column) for column in zip(*each[1:], strict=True))
+        texts.append(f"{name} {wall:.0f} [{used:.0f}]")
+    return ", ".join(texts), peaks
+
+
+def depthwise_step(x: torch.Tensor, kernel: torch.Tensor, padding: str) -> None:
+    conv = ops.conv1d if x.ndim == 3 else ops.conv2d
+    y = conv(x, kernel, padding=padding, groups=len(kernel), algorithm="fft")
+    torch.autograd.grad(y, (x, kernel), torch.ones_like(y))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--depthwise", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"CPU, {arguments.threads} threads, batch {arguments.batch}, torch {torch.__version__}")
+    if arguments.depthwise:
+        for channels, size, taps, padding in DEPTHWISE:
+            x = torch.randn(arguments.batch, channels, *size, requires_grad=True)
+            kernel = torch.randn(channels, 1, *taps, requires_grad=True)
+            text, peaks = alternate(partial(depthwise_step, x, kernel, padding), arguments.rounds)
+            shape = " × ".join(map(str, (channels, *size)))
+            memory = ", ".join(f"{name} {peak:.0f}" for name, peak in peaks.items())
+            print(f"{shape}, {'×'.join(map(str, taps))} taps: {text} ms; {memory} MiB", flush=True)
+        return
     for full in (False, True):
         layers = layers_of_flexnet(arguments.batch, full=full)
-        times: dict[str, list[tuple[float, float]]] = {"fast": [], "plain": []}
-        for _ in range(arguments.rounds + 1):
-            for name, each in times.items():
-                with contextlib.nullcontext() if name == "fast" else without_fast_versions():
-                    wall, used = time.perf_counter(), time.process_time()
-                    step(layers)
-                    each.append((1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - used)))
-        texts = []
-        for name, each in times.items():
-            wall, used = (statistics.median(column) for column in zip(*each[1:], strict=True))
-            texts.append(f"{name} {wall:.0f} [{used:.0f}]")
-        print(f"{len(layers)} layers, {'whole grid' if full else 'initial':10}: {', '.join(texts)} ms", flush=True)
+        text, _ = alternate(partial(step, layers), arguments.rounds)
+        print(f"{len(layers)} layers, {'whole grid' if full else 'initial':10}: {text} ms", flush=True)
 
 
 if __name__ == "__main__":
