@@ -57,6 +57,16 @@ def cpu_shapes() -> Iterator[Shape]:
                 macs = batch * channels**2 / groups * (size * taps) ** dims
                 if taps <= size + 1 and macs < MAX_MULTIPLICATIONS:
                     yield Shape(dims, batch, channels, size, taps, groups)
+    yield from large_cpu_batches()
+
+
+def large_cpu_batches() -> Iterator[Shape]:
+    """Yield depthwise convolutions of batches as in training, which FFTs on a CPU compute in parts."""
+    one = itertools.product((1,), (32, 128), (64, 140), (182, 1024), (5, 9, 15, 25, 41, 83, 181))
+    two = itertools.product((2,), (64, 128), (32, 96), (16, 32), (3, 5, 7, 9, 17, 31))
+    for dims, batch, channels, size, taps in itertools.chain(one, two):
+        if taps <= size + 1 and batch * channels * (size * taps) ** dims < MAX_MULTIPLICATIONS:
+            yield Shape(dims, batch, channels, size, taps, channels)
 
 
 def benchmark_shapes() -> Iterator[Shape]:

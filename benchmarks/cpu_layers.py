@@ -3,7 +3,8 @@
     python -m benchmarks.cpu_layers [--threads 2] [--rounds 7] [--batch 16] [--depthwise]
 
 The layers are the 15 FlexConv2d of FlexNet-7, one after the other. Masks are at their initial size, or keep the whole
-grid. With `--depthwise`, they are single depthwise convolutions instead, and the peak of the memory is printed, too.
+grid. With `--depthwise`, they are single depthwise convolutions by the FFT instead, and the peak of the memory is
+printed, too. Direct ones follow, without gradients, next to `torch.nn.functional.conv1d` and `conv2d`.
 "plain" is without the fast versions of direct and FFT convolutions on a CPU. The two take turns. Times are medians in
 milliseconds, and the time of all threads in brackets, which other programs on the machine affect less.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from flexconv import _registry as registry
@@ -33,6 +35,7 @@ DEPTHWISE = [  # channels, size, taps, padding
     (96, (32, 32), (9, 9), "same"),
     (96, (32, 32), (33, 33), "same"),
 ]
+DIRECT = [(64, (182,), 41), (140, (1024,), 33), (96, (32, 32), 9), (96, (32, 32), 17), (96, (32, 32), 31)]
 
 Layers = list[tuple[nn.Module, torch.Tensor]]
 
@@ -98,6 +101,30 @@ def depthwise_step(x: torch.Tensor, kernel: torch.Tensor, padding: str) -> None:
     torch.autograd.grad(y, (x, kernel), torch.ones_like(y))
 
 
+@torch.no_grad()
+def print_direct(batch: int, rounds: int) -> None:
+    """Print milliseconds of direct depthwise convolutions in inference."""
+    for channels, size, taps in DIRECT:
+        x, kernel = torch.randn(batch, channels, *size), torch.randn(channels, 1, *(taps,) * len(size))
+        ours, torchs = (ops.conv1d, F.conv1d) if len(size) == 1 else (ops.conv2d, F.conv2d)
+        calls = {
+            "flexconv": partial(ours, x, kernel, groups=channels, algorithm="direct"),
+            "torch": partial(torchs, x, kernel, padding=taps // 2, groups=channels),
+        }
+        texts = []
+        for name, call in calls.items():
+            times = []
+            for _ in range(rounds + 1):
+                began = time.perf_counter()
+                call()
+                times.append(1e3 * (time.perf_counter() - began))
+            texts.append(f"{name} {statistics.median(times[1:]):.1f}")
+        shape = " × ".join(map(str, (channels, *size)))
+        print(
+            f"inference, direct, {shape}, {'×'.join([str(taps)] * len(size))} taps: {', '.join(texts)} ms", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
@@ -115,6 +142,7 @@ def main() -> None:
             shape = " × ".join(map(str, (channels, *size)))
             memory = ", ".join(f"{name} {peak:.0f}" for name, peak in peaks.items())
             print(f"{shape}, {'×'.join(map(str, taps))} taps: {text} ms; {memory} MiB", flush=True)
+        print_direct(arguments.batch, arguments.rounds)
         return
     for full in (False, True):
         layers = layers_of_flexnet(arguments.batch, full=full)

@@ -1,0 +1,27 @@
+"""Direct convolutions on a CPU: which padding is left to torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flexconv import ops
+from flexconv.ops import _direct
+
+
+@pytest.mark.parametrize(("dims", "taps"), [(1, 41), (2, 17), (3, 15)])
+def test_depthwise_convolutions_with_much_padding_are_padded_before(monkeypatch, dims, taps):
+    size = (20,) * dims
+    x, weight = torch.randn(2, 3, *size), torch.randn(3, 1, *(taps,) * dims)
+    given = []
+    conv = getattr(F, f"conv{dims}d")
+    monkeypatch.setitem(_direct._CONV, dims, lambda *args: given.append(args[4]) or conv(*args))
+    function = getattr(ops, f"conv{dims}d")
+    y = function(x, weight, groups=3, algorithm="direct")
+    assert given == [(0,) * dims]
+    torch.testing.assert_close(y, conv(x, weight, padding=taps // 2, groups=3), atol=1e-4, rtol=1e-4)
+    small = weight[(..., *(slice(13),) * dims)]
+    function(x, small, groups=3, algorithm="direct")
+    if dims < 3:  # the first of three axes is never padded by torch
+        assert given[1] == (6,) * dims
