@@ -22,6 +22,7 @@ import torch
 from .._registry import plain_version, provide
 from ..ops import Pads
 from .cpu_spectra import around, spectrum_shape, supported, transform, transform_back
+from .fused_sampler import plain_gradients
 
 WHOLE = 32  # samples of a batch that is not divided in any case
 PART_BYTES = 4 * 2**20  # of the spectra of a part
@@ -71,9 +72,14 @@ class _Correlation(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)  # a backward pass may run inside of autocast
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, basis, mix, *kept = ctx.saved_tensors
+        lengths, groups = tuple(basis.shape[1:]), ctx.groups
         if torch.is_grad_enabled():  # for a second derivative
-            return *_plain_gradients(ctx, (x, basis, mix), grads[0]), None, None
-        lengths, groups = basis.shape[1:], ctx.groups
+
+            def plain(*tensors: torch.Tensor) -> torch.Tensor:
+                no_pads = tuple((0, 0) for _ in lengths)
+                return plain_version("ops.factored_conv")(*tensors, groups, no_pads, lengths, ctx.outputs)
+
+            return *plain_gradients(plain, (x, basis, mix), grads[0]), None, None
         of_x, of_basis, of_mix = ctx.needs_input_grad[:3]
         samples, kernel, features = kept or (None, *_kernel_parts(basis, mix, groups))
         wr, wi = kernel
@@ -102,17 +108,6 @@ class _Correlation(torch.autograd.Function):
                 spectra = torch.view_as_complex(spectra).unflatten(1, spectrum_shape(lengths))
                 d_basis = transform_back(spectra, lengths, lengths).contiguous()
         return d_x, d_basis, d_mix, None, None
-
-
-def _plain_gradients(ctx: Any, tensors: Sequence[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The same gradients from recorded operations, for further derivatives."""
-    x, basis, mix = (t.view_as(t) for t in tensors)  # one of them may depend on another
-    lengths = tuple(basis.shape[1:])
-    pads = tuple((0, 0) for _ in lengths)
-    y = plain_version("ops.factored_conv")(x, basis, mix, ctx.groups, pads, lengths, ctx.outputs)
-    given = [t for t in (x, basis, mix) if t.requires_grad]
-    found = iter(torch.autograd.grad(y, given, grad, create_graph=True))
-    return tuple(next(found) if t.requires_grad else None for t in (x, basis, mix))
 
 
 # --- spectra ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from .._registry import plain_version, provide
 from ..ops import Pads
 from .cpu_spectra import around, spectrum_shape, supported, transform, transform_back
+from .fused_sampler import plain_gradients
 
 PART_BYTES = 2**20  # of the spectra of a part
 
@@ -59,9 +60,14 @@ class _DepthwiseCorrelation(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)  # a backward pass may run inside of autocast
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, kernels, *kept = ctx.saved_tensors
+        lengths = tuple(kernels.shape[1:])
         if torch.is_grad_enabled():  # for a second derivative
-            return *_plain_gradients(ctx, x, kernels, grads[0]), None
-        lengths = kernels.shape[1:]
+
+            def plain(x: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
+                settings = len(kernels), tuple((0, 0) for _ in lengths), lengths, ctx.outputs
+                return plain_version("ops.tensor_conv")(x, kernels.unsqueeze(1), *settings)
+
+            return *plain_gradients(plain, (x, kernels), grads[0]), None
         samples, kernel = kept or (None, transform(kernels, lengths))
         of_x, of_kernels, _ = ctx.needs_input_grad
         d_x = x.new_empty(x.shape) if of_x else None
@@ -81,19 +87,6 @@ class _DepthwiseCorrelation(torch.autograd.Function):
 def _part_size(batch: int, channels: int, lengths: Sequence[int]) -> int:
     """The number of samples that are computed together."""
     return min(batch, max(1, PART_BYTES // (8 * channels * math.prod(spectrum_shape(lengths)))))
-
-
-def _plain_gradients(
-    ctx: Any, x: torch.Tensor, kernels: torch.Tensor, grad: torch.Tensor
-) -> tuple[torch.Tensor | None, ...]:
-    """The same gradients from recorded operations, for further derivatives."""
-    x, kernels = (t.view_as(t) for t in (x, kernels))  # one of them may depend on the other
-    lengths = tuple(kernels.shape[1:])
-    pads = tuple((0, 0) for _ in lengths)
-    y = plain_version("ops.tensor_conv")(x, kernels.unsqueeze(1), len(kernels), pads, lengths, ctx.outputs)
-    given = [t for t in (x, kernels) if t.requires_grad]
-    found = iter(torch.autograd.grad(y, given, grad, create_graph=True))
-    return tuple(next(found) if t.requires_grad else None for t in (x, kernels))
 
 
 provide("ops.tensor_conv", tensor_conv)
