@@ -14,10 +14,10 @@ from ..ops import Pads
 
 
 def supported(x: torch.Tensor, *others: torch.Tensor) -> bool:
-    """Whether these are tensors on a CPU, in code that can use a node of autograd with a first derivative of its own.
+    """Whether a `torch.autograd.Function` on a CPU can be used for these tensors.
 
-    That excludes compiled code, function transforms and forward-mode derivatives, and inputs without samples, which
-    FFTs reject: a convolution may skip all samples and see padding only.
+    It cannot be used in compiled code, function transforms and forward-mode derivatives. FFTs also reject inputs
+    without samples: a convolution may skip all of its samples and see padding only.
     """
     if torch.compiler.is_compiling() or exporting() or 0 in x.shape:
         return False
