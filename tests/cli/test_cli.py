@@ -123,6 +123,19 @@ def test_help_of_every_subcommand_has_examples(call, command):
     assert all(len(line) <= 80 for line in shown.out.splitlines())
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_do_not_take_their_names_from_metavars(call, command):
+    """typer 0.27.0 turns device: Option(metavar="DEVICE") into --DEVICE, unless the option has an explicit name."""
+    shown = call(*command.split(), "--help").out
+    same = {
+        flag
+        for flag, metavar in re.findall(r"^ +--([\w-]+) ([A-Z]+)\b", shown, re.MULTILINE)
+        if flag == metavar.lower()
+    }
+    source = "".join(file.read_text() for file in Path(cli.__file__).parent.glob("*.py"))
+    assert not [flag for flag in same if f'"--{flag}"' not in source]
+
+
 @pytest.mark.parametrize("arguments", [(), ("--help",)])
 def test_command_without_arguments_lists_the_subcommands(call, arguments):
     shown = call(*arguments)

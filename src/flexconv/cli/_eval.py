@@ -28,7 +28,7 @@ def evaluate(
     data: DataName = None,
     options: DataOptions = None,
     part: Annotated[
-        str, typer.Option(metavar="PART", help="Part of the data to use: test, validation or train.")
+        str, typer.Option("--part", metavar="PART", help="Part of the data to use: test, validation or train.")
     ] = "test",
     plot: Annotated[
         Path | None,

@@ -25,6 +25,7 @@ def export(
     format: Annotated[  # noqa: A002
         str | None,
         typer.Option(
+            "--format",
             metavar="FORMAT",
             help="onnx, pt2 (for torch.export) or conv (safetensors). [default: by the suffix of --out, or onnx]",
         ),

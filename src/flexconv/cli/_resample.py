@@ -29,7 +29,7 @@ def resample(
     data: DataName = None,
     options: DataOptions = None,
     crop: Annotated[
-        str, typer.Option(metavar="CROP", help="How kernels end: taper, or hard as in the paper.")
+        str, typer.Option("--crop", metavar="CROP", help="How kernels end: taper, or hard as in the paper.")
     ] = "taper",
     recalibrate: Annotated[
         int, typer.Option(min=0, metavar="N", help="Number of training batches to recalibrate batch norms with.")
