@@ -102,6 +102,17 @@ def test_gradcheck_of_parameters_and_coordinates(name, dims):
     assert torch.autograd.gradcheck(kernel, inputs)
 
 
+@cases
+def test_gradients_do_not_wait_for_a_gpu(name, dims):
+    """The backward passes of these operations count zeros on the host, which a CUDA graph cannot contain."""
+    nodes, names = [FACTORIES[name](dims, 2)(grid_of(dims)).grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        names.add(node.name())
+        nodes += [before for before, _ in node.next_functions if before is not None]
+    assert not names & {"ProdBackward0", "ProdBackward1", "CumprodBackward0"}
+
+
 @pytest.mark.parametrize(
     ("name", "dims"), [case for case in CASES if case.values[0] != "njet"]
 )  # an N-Jet without a grid is normalized over the given points

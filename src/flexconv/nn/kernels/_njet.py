@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -121,15 +123,15 @@ class NJet(KernelGenerator):
         lines = [offset_and_gaussian(points[:, d], d) for d in range(self.dims)]
         u, gauss = (torch.stack(part, -1) for part in zip(*lines, strict=True))  # [n, D] each
         if self.axes is None:
-            total = gauss.prod(-1).sum()
+            total = _product(gauss.unbind(-1)).sum()
         else:  # over the whole grid, of which the points may be a part
             grid = [a.coordinates(a.whole, device=points.device, dtype=points.dtype) for a in self.axes]
-            total = torch.stack([offset_and_gaussian(x, d)[1].sum() for d, x in enumerate(grid)]).prod()
+            total = _product([offset_and_gaussian(x, d)[1].sum() for d, x in enumerate(grid)])
         hermite = [torch.ones_like(u), 2 * u]
         for n in range(1, self.order):
             hermite.append(2 * u * hermite[n] - 2 * n * hermite[n - 1])
         derivative = [(-1 / math.sqrt(2.0)) ** n * hermite[n] * gauss for n in range(self.order + 1)]
-        products = [torch.stack([derivative[n_d][:, d] for d, n_d in enumerate(n)]).prod(0) for n in self.orders]
+        products = [_product([derivative[n_d][:, d] for d, n_d in enumerate(n)]) for n in self.orders]
         return torch.stack(products, -1) / total
 
     def _unit(self) -> list[float]:
@@ -139,3 +141,8 @@ class NJet(KernelGenerator):
 
     def extra_repr(self) -> str:
         return f"{self.dims}, {self.channels}, order={self.order}, reach={self.reach:g}"
+
+
+def _product(factors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The product of a few tensors. The backward pass of `torch.prod` counts zeros, and waits for a GPU to do so."""
+    return functools.reduce(operator.mul, factors)
