@@ -168,8 +168,10 @@ def test_images(case, dtype, launched):
     grad = torch.randn_like(y)
     found = y, *torch.autograd.grad(y, (x, w), grad)
     limit = {torch.float32: 3e-6, torch.float16: 8e-4, torch.bfloat16: 3e-3}[dtype]
-    for one, other in zip(found, (expected, *torch.autograd.grad(expected, (x, w), grad.double())), strict=True):
-        assert relative_error(one, other) < limit
+    limits = limit, limit, 2 * limit  # the gradient of a kernel with few taps may be small by chance
+    truth = expected, *torch.autograd.grad(expected, (x, w), grad.double())
+    for one, other, most in zip(found, truth, limits, strict=True):
+        assert relative_error(one, other) < most
 
 
 @pytest.mark.parametrize("needed", [(True, False), (False, True)], ids=["of x", "of the kernel"])

@@ -123,7 +123,7 @@ def _place(model: nn.Module, traceback: TracebackType | None) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of torch's exporters: a deprecation of their own, and that torchvision is missing."""
+    """Silence messages of torch's exporters: a deprecation, a read-only buffer, and that torchvision is missing."""
     loggers = [
         logging.getLogger(name)
         for name in ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes")
@@ -131,6 +131,7 @@ def quiet() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".isinstance\(treespec, LeafSpec\)", FutureWarning)
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         try:
             for logger in loggers:
                 logger.setLevel(logging.ERROR)
