@@ -61,7 +61,7 @@ def profile_step(recipe: train.Recipe, shape: tuple[int, ...], full: bool, rows:
         _epoch(trainer, 0)
         startup = time.perf_counter() - start
         step_ms = statistics.median(_epoch(trainer, epoch) for epoch in range(1, 5))
-        graph: Any = trainer.engine._graph  # type: ignore[attr-defined]
+        graph: Any = trainer.engine._captured.graph  # type: ignore[attr-defined]
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             graph.replay()
             torch.cuda.synchronize()

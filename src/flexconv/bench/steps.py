@@ -16,6 +16,13 @@ from ..train import build_model, make_fabric
 from ..train.display import Display
 
 _TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # the initial masks of the authors' code
+_SEPARABLE = {  # as in sepflexnet-scifar10
+    "name": "sepflexnet_tiny",
+    "parametrization": "scaled",
+    "train_features": True,
+    "mask_options": {"sigma": 0.3},
+    "dropout": 0.1,
+}
 #: Name, model, shape of a sample, settings, and the milliseconds of the authors' code with initial masks and with masks
 #: that cover the whole grid. These were measured on an H200, and on a CPU with two cores (initial masks: one core).
 CASES = [
@@ -30,6 +37,7 @@ CASES = [
     ("FlexNet-7, batch 512", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 512}, (None, 2173.8)),
     ("FlexTCN-6, batch 64, length 1024", _TCN, (3, 1024), {"batch_size": 64}, (None, 81.2)),
     ("FlexTCN-6, batch 32, length 16000", _TCN, (1, 16000), {"batch_size": 32}, (111.9, 105.4)),
+    ("SepFlexNet tiny, batch 100, length 1024", _SEPARABLE, (3, 1024), {"batch_size": 100}, (None, None)),
 ]
 CPU_CASES = [("FlexNet-7, batch 16", {"name": "flexnet7"}, (3, 32, 32), {"batch_size": 16}, (947.0, 121e3))]
 SMALL_CASES = [("tiny", {"name": "flexnet3", "widths": [2]}, (1, 8, 8), {"batch_size": 2}, (None, None))]
@@ -59,7 +67,7 @@ def bench_steps(
 
 
 def make_recipe(model: dict[str, Any], shape: tuple[int, ...], settings: dict[str, Any]) -> train.Recipe:
-    """The recipe with which the networks of `CASES` are trained. They are those of the paper."""
+    """The recipe with which the networks of `CASES` are trained. Their layers are those of the paper by default."""
     model = {"parametrization": "paper", **model}
     tree = {"model": model, "data": {"name": "cifar10", "augment": len(shape) == 3}, "epochs": 100}
     recipe = train.build_recipe(tree | settings)
