@@ -46,7 +46,7 @@ _NARROW = tuple(
     f"sepflexnet-character-trajectories/{v}narrow" for v in ("", "missing-30-", "missing-50-", "missing-70-")
 )
 _CHOICES = ("quick", "quick-wider-band", "quick-per-channel", "quick-glu", "quick-small-kernel", "quick-fixed-features")
-_CHOICES += ("quick-high-frequencies",)
+_CHOICES += ("quick-high-frequencies", "quick-centered")
 
 
 def _rows(table: Table, prefix: str = "") -> tuple[str, ...]:
@@ -85,7 +85,9 @@ WANTED = (
     Wanted("SpeechCommands, version 0.01", ("flextcn-speech-commands-raw/v0.01", "flextcn-speech-commands/v0.01")),
     Wanted("SepFlexNet, its choices on a validation part", tuple(f"sepflexnet-scifar10/{v}" for v in _CHOICES)),
     Wanted(
-        "SepFlexNet, sequential CIFAR-10, three seeds", ("sepflexnet-scifar10", "sepflexnet-scifar10/wider-band"), 3
+        "SepFlexNet, sequential CIFAR-10, three seeds",
+        tuple(f"sepflexnet-scifar10/{variant}" for variant in ("centered", "wider-band")),
+        3,
     ),
     Wanted("SepFlexNet, CharacterTrajectories on a CPU, three seeds", _NARROW, 3),
     Wanted("SepFlexNet, other tasks", tuple(f"sepflexnet-{task}" for task in _SEPARABLE)),
