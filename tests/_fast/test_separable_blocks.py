@@ -10,6 +10,8 @@ from flexconv._fast import separable_blocks
 from flexconv._fast.blocks import fused_blocks
 from flexconv._fast.regions import compiled_regions
 from flexconv.models import SepFlexNet
+from flexconv.nn import _conv
+from flexconv.ops import conv_nd
 
 REGIONS = ("_norm", "_gelu", "_activate_and_add")
 
@@ -17,7 +19,7 @@ REGIONS = ("_norm", "_gelu", "_activate_and_add")
 def network(dims=1, **options):
     size = {"length": 8} if dims == 1 else {"image_size": 6}
     small = {"width": 4, "depth": 2, "generator_options": {"hidden": 4}}
-    return SepFlexNet(in_channels=2, num_classes=3, **size, **small, **options)
+    return SepFlexNet(in_channels=2, num_classes=3, **size, **small | options)
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,35 @@ def test_fused_blocks_equal_plain_network(dims, options, calls):
     model = network(dims, **options)
     compare(model, inputs(model))
     assert calls == ["_norm", *["_norm", "_gelu", "_activate_and_add"] * 2, "_norm"] * 2
+
+
+@pytest.mark.parametrize(("sigma", "number"), [(0.9, 1), (0.01, 2)], ids=["covered", "not covered"])
+@pytest.mark.parametrize("options", [{}, {"dims": 2}, {"causal": False}], ids=str)
+def test_small_kernels_are_added_to_large_ones(options, sigma, number, monkeypatch):
+    torch.manual_seed(0)
+    model = network(**options, small_kernel=5, mask_options={"sigma": sigma}, depth=1)
+    convolved = []
+
+    def convolve(*args):
+        convolved.append(args[2].shape)
+        return conv_nd(*args)
+
+    for module in (separable_blocks, _conv):
+        monkeypatch.setattr(module, "conv_nd", convolve)
+    x = inputs(model).float()
+    with compiled_regions(), fused_blocks(model):
+        model(x)
+    assert len(convolved) == 2 * number  # of the stem and of the block
+    monkeypatch.undo()
+    compare(model, inputs(model))
+
+
+def test_replaced_depthwise_convolutions_take_the_plain_forward(calls):
+    torch.manual_seed(0)
+    model = network()
+    model.blocks[0].conv.depthwise = nn.Conv1d(4, 4, 3, padding=1, groups=4)
+    compare(model, inputs(model))
+    assert calls == ["_norm", *["_norm", "_gelu", "_activate_and_add"], "_norm"] * 2
 
 
 @pytest.mark.parametrize("readout", ["last", "every"])

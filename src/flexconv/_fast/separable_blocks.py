@@ -2,8 +2,9 @@
 
 A plain block reads and writes its feature maps in about ten operations besides its convolutions. Here these are three
 compiled regions: norm; bias, GELU and dropout; bias, activation and sum. 1×1 convolutions are matrix products, and the
-bias of the depthwise convolution is added together with that of the 1×1 convolution that follows. Blocks that were
-changed by the user, and those of sequences with lengths or missing samples, run as they are.
+bias of the depthwise convolution is added together with that of the 1×1 convolution that follows. A small kernel is
+added to the large one, so that one convolution is enough. Blocks that were changed by the user, and those of sequences
+with lengths or missing samples, run as they are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._context import no_autocast
+from .._context import autocast_enabled, no_autocast
 from .._hooks import hooks_of
 from ..models import SepFlexNet
 from ..models.sepflexnet import DropPath, SepFlexNetBlock
-from ..nn import SeparableFlexConv1d, SeparableFlexConv2d, SeparableFlexConvNd, computes_in_float16
+from ..nn import (
+    FlexConv1d,
+    FlexConv2d,
+    FlexConvNd,
+    SeparableFlexConv1d,
+    SeparableFlexConv2d,
+    SeparableFlexConvNd,
+    computes_in_float16,
+)
+from ..ops import as_tensor, conv_nd
 from .batch_norm import add_bias, batch_norm
 from .blocks import FUSED, is_plain_batch_norm, is_pointwise, without_bias
 from .regions import Region, regions_are_compiled
@@ -61,14 +71,36 @@ FUSED[SepFlexNetBlock] = _block
 
 def _separable(conv: SeparableFlexConvNd, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A separable convolution without its biases, and the bias to add: A (y + b) + a = A y + (A b + a)."""
-    y, first = without_bias(conv.depthwise, x)
-    if conv.small is not None:
-        y = y + conv.small(x)
-    y, second = without_bias(conv.pointwise, y)
+    y, second = without_bias(conv.pointwise, _depthwise(conv.depthwise, conv.small, x))
+    first = conv.depthwise.bias
     assert first is not None
     assert second is not None
     with no_autocast(x.device.type):
         return y, torch.addmv(second, conv.pointwise.weight.flatten(1), first)
+
+
+def _depthwise(large: FlexConvNd, small: FlexConvNd | None, x: torch.Tensor) -> torch.Tensor:
+    """The sum of both depthwise convolutions without bias, by one convolution if the taps of `large` cover `small`."""
+    if small is None:
+        return large._convolve(x, None)
+    around = _taps_around(small, large)
+    if around is None:
+        return large._convolve(x, None) + small._convolve(x, None)
+    dtype = None if autocast_enabled(x.device.type) else x.dtype
+    kernel, few = (as_tensor(each._provider.kernel(each, each.window, dtype)) for each in (large, small))
+    pads = large.pads_for(large.window)
+    settings = large.stride, pads, large.dilation, large.groups, large.algorithm
+    return conv_nd(large.dims, x, kernel + F.pad(few, around), None, *settings)
+
+
+def _taps_around(small: FlexConvNd, large: FlexConvNd) -> list[int] | None:
+    """How many taps `large` has around those of `small`, in the order of `F.pad`. None if it does not cover them."""
+    if large.padding_mode != "zeros":
+        return None
+    windows = zip(large.pads_for(large.window), small.pads_for(small.window), large.dilation, strict=True)
+    more = [[(outer - inner) // step for outer, inner in zip(pads, few, strict=True)] for pads, few, step in windows]
+    around = [taps for sides in reversed(more) for taps in sides]
+    return None if min(around) < 0 else around
 
 
 def _kept_channels(dropout: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
@@ -145,9 +177,11 @@ def _can_be_fused(norm: nn.Module, x: torch.Tensor) -> bool:
 def _is_plain_separable(conv: nn.Module) -> TypeGuard[SeparableFlexConvNd]:
     if type(conv) is not SeparableFlexConv1d and type(conv) is not SeparableFlexConv2d:
         return False
+    depthwise = [conv.depthwise, *([] if conv.small is None else [conv.small])]
+    known = all(type(part) is FlexConv1d or type(part) is FlexConv2d for part in depthwise)
     biases = conv.depthwise.bias is not None and conv.pointwise.bias is not None
-    plain = not any(hooks_of(module) for module in (conv, conv.depthwise, conv.pointwise))
-    return biases and plain and is_pointwise(conv.pointwise)
+    plain = not any(hooks_of(module) for module in (conv, *depthwise, conv.pointwise))
+    return known and biases and plain and is_pointwise(conv.pointwise)
 
 
 def _is_plain_block(block: SepFlexNetBlock) -> bool:
