@@ -86,7 +86,7 @@ WANTED = (
     Wanted("SepFlexNet, its choices on a validation part", tuple(f"sepflexnet-scifar10/{v}" for v in _CHOICES)),
     Wanted(
         "SepFlexNet, sequential CIFAR-10, three seeds",
-        tuple(f"sepflexnet-scifar10/{variant}" for variant in ("centered", "wider-band")),
+        tuple(f"sepflexnet-scifar10/{variant}" for variant in ("centered", "centered-small-kernel")),
         3,
     ),
     Wanted("SepFlexNet, CharacterTrajectories on a CPU, three seeds", _NARROW, 3),
