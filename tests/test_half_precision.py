@@ -110,6 +110,8 @@ def test_shipped_network_converted_to_half_precision(name, dtype):
 @networks
 @dtypes
 def test_materialized_network_in_half_precision(name, dtype):
+    if name == "flextcn6-npcifar10" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
+        pytest.skip("oneDNN computes bfloat16 convolutions with such long kernels wrongly")
     plain = materialize(network(name))
     with torch.no_grad():
         assert relative_error(plain(batch(name)), network(name)(batch(name))) < 1e-5

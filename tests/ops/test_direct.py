@@ -1,4 +1,4 @@
-"""Direct convolutions on a CPU: which padding is left to torch."""
+"""Direct convolutions on a CPU: which padding is left to torch, and what is computed in float32."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ def test_depthwise_convolutions_with_much_padding_are_padded_before(monkeypatch,
     function(x, small, groups=3, algorithm="direct")
     if dims < 3:  # the first of three axes is never padded by torch
         assert given[1] == (6,) * dims
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_long_kernels_in_bfloat16_are_computed_in_float32(monkeypatch, autocast):
+    x, weight, bias = torch.randn(2, 3, 600), torch.randn(4, 3, 513), torch.randn(4)
+    if not autocast:
+        x, weight, bias = x.bfloat16(), weight.bfloat16(), bias.bfloat16()
+    dtypes = []
+    monkeypatch.setitem(_direct._CONV, 1, lambda *args: dtypes.append(args[0].dtype) or F.conv1d(*args))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = ops.conv1d(x, weight, bias, padding="same", algorithm="direct")
+        ops.conv1d(x, weight[..., :512], bias, padding="causal", algorithm="direct")
+    assert y.dtype == torch.bfloat16
+    assert dtypes == [torch.float32, x.dtype]
+    expected = F.conv1d(x.float(), weight.float(), bias.float(), padding=256)
+    torch.testing.assert_close(y.float(), expected, atol=0, rtol=2**-8)

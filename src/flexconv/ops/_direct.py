@@ -8,20 +8,37 @@ import torch
 import torch.nn.functional as F
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]  (no public way to ask)
 
-from .._context import autocast_enabled, exporting
+from .._context import autocast_enabled, exporting, no_autocast
 from .._registry import has_fast_version
 from ._geometry import Geometry, Pads, output_size, skip_unread_samples, zero_pad
 
 MOST_DEPTHWISE_PADDING = 6  # samples on each side, on a CPU
+MOST_BFLOAT16_TAPS = 512  # along an axis, on a CPU
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def direct_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: Geometry) -> torch.Tensor:
     """x [batch, in, *size], weight [out, in/groups, *taps] → [batch, out, *size']. The cost grows with the taps."""
+    if x.device.type == "cpu" and _is_long_in_bfloat16(x, weight):
+        with no_autocast("cpu"):
+            wide = None if bias is None else bias.float()
+            return direct_conv(x.float(), weight.float(), wide, geometry).bfloat16()
     x, pads = skip_unread_samples(x, geometry.pads)
     by_torch = padding_by_torch(x, weight, pads, geometry)
     x = zero_pad(x, tuple((left - both, right - both) for (left, right), both in zip(pads, by_torch, strict=True)))
     return convolve_padded(x, weight, bias, geometry.stride, by_torch, geometry.dilation, geometry.groups)
+
+
+def _is_long_in_bfloat16(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a convolution on a CPU would be in bfloat16 and has more than `MOST_BFLOAT16_TAPS` along an axis.
+
+    oneDNN computes some of them wrongly on CPUs with AMX: outputs for 756 taps of 96 channels, or 876 to 1,000 taps of
+    30 channels, are as many times too large as there are taps. Found in torch 2.11.
+    """
+    most = max(weight.shape[2:])
+    if not isinstance(most, int) or most <= MOST_BFLOAT16_TAPS or exporting():  # symbolic sizes are left to torch
+        return False
+    return (torch.get_autocast_dtype("cpu") if autocast_enabled("cpu") else x.dtype) == torch.bfloat16
 
 
 def convolve_padded(
