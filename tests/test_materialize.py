@@ -379,3 +379,14 @@ def test_networks_still_accept_lengths_and_missing_samples(mask_channel):
     x[:, -1], missing = observed.float(), {} if mask_channel else {"observed": observed}
     for given in ({}, {"lengths": lengths}):
         torch.testing.assert_close(plain(x, **given, **missing), model(x, **given, **missing), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dims", "taps"), [(1, 15), (2, 15), (1, 13)])
+def test_depthwise_convolutions_with_much_padding_have_a_padding_layer(dims, taps):
+    make = {1: FlexConv1d, 2: FlexConv2d}[dims]
+    layer, dense = make(3, 3, taps, mask=None, groups=3), make(3, 3, taps, mask=None)
+    plain = materialize(nn.Sequential(layer, dense))
+    assert isinstance(plain[0], nn.Sequential) == (taps > 13)
+    assert not isinstance(plain[1], nn.Sequential)
+    x = torch.randn(2, 3, *(20,) * dims)
+    torch.testing.assert_close(plain(x), dense(layer(x)), atol=1e-4, rtol=1e-4)

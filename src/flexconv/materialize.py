@@ -23,6 +23,7 @@ from .nn import (
 )
 from .norm_scale import move_scale_to_norms
 from .ops import Pads
+from .ops._direct import MOST_DEPTHWISE_PADDING
 from .resolution import at_resolution
 
 CONV_LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -42,9 +43,10 @@ def materialize(model: nn.Module, *, scale: float | Sequence[float] | None = Non
 
     Each kernel has the current extent of its layer. If the padding differs between the two sides of an axis (causal
     layers, masks that are not centered), the replacement is an `nn.Sequential` of padding layer and convolution. The
-    same holds for reflected and periodic padding. There the padding layer pads as much as the whole grid needs, so that
-    inputs that are too small for the whole grid raise an error, as in the FlexConv. The kernel is a parameter that can
-    be trained, but its size no longer changes. Large kernels may be slower than in a FlexConv, because a plain
+    same holds for depthwise convolutions with more than 6 samples of padding, which are many times as fast on a CPU
+    that way, and for reflected and periodic padding. There the padding layer pads as much as the whole grid needs, so
+    that inputs that are too small for the whole grid raise an error, as in the FlexConv. The kernel is a parameter that
+    can be trained, but its size no longer changes. Large kernels may be slower than in a FlexConv, because a plain
     convolution does not use an FFT. A plain `Conv1d` does not accept `lengths`.
 
     Large kernels are divided by powers of two together with the statistics of the norms behind them, as
@@ -74,6 +76,7 @@ def _plain(layer: FlexConvNd) -> nn.Module:
     taps = _taps_with_nonnegative_padding(layer)
     pads = layer.pads_for(taps)
     symmetric = all(left == right >= 0 for left, right in pads) and pads == _pads_to_add(layer, pads)
+    in_conv = symmetric and not _is_slow_with_padding(layer, pads)
     weight = _sample(layer, taps)
     if layer.dtype == torch.float16:
         check_float16(f"the kernel of {type(layer).__name__}", weight)
@@ -83,11 +86,11 @@ def _plain(layer: FlexConvNd) -> nn.Module:
         layer.out_channels,
         tuple(weight.shape[2:]),  # type: ignore[arg-type]
         stride=layer.stride,  # type: ignore[arg-type]
-        padding=tuple(left for left, _ in pads) if symmetric else 0,  # type: ignore[arg-type]
+        padding=tuple(left for left, _ in pads) if in_conv else 0,  # type: ignore[arg-type]
         dilation=layer.dilation,  # type: ignore[arg-type]
         groups=layer.groups,
         bias=layer.bias is not None,
-        padding_mode=layer.padding_mode if symmetric else "zeros",
+        padding_mode=layer.padding_mode if in_conv else "zeros",
         device="meta",
     )
     sources = [p for p in layer.parameters() if p is not layer.bias]
@@ -95,7 +98,13 @@ def _plain(layer: FlexConvNd) -> nn.Module:
     if layer.bias is not None:
         conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=layer.bias.requires_grad)
     conv.train(layer.training)
-    return conv if symmetric else nn.Sequential(*_padding(layer, pads), conv).train(layer.training)
+    return conv if in_conv else nn.Sequential(*_padding(layer, pads), conv).train(layer.training)
+
+
+def _is_slow_with_padding(layer: FlexConvNd, pads: Pads) -> bool:
+    """Whether padding by the convolution itself would be slow on a CPU, see `ops/_direct.py`."""
+    depthwise = 1 < layer.groups == layer.in_channels
+    return depthwise and layer.padding_mode == "zeros" and max(left for left, _ in pads) > MOST_DEPTHWISE_PADDING
 
 
 def _sample(layer: FlexConvNd, taps: tuple[TapRange, ...]) -> torch.Tensor:
