@@ -14,7 +14,8 @@ import torch.distributed
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
-from flexconv.nn import GENERATORS, MAGNet
+from flexconv.models import FlexTCN
+from flexconv.nn import GENERATORS, ChannelGaussianMask, MAGNet
 from tests.conftest import relative_error
 
 LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
@@ -284,6 +285,28 @@ def test_layer_on_meta_device_can_be_initialized_later(generator):
     assert layer.extent == new.extent
     assert layer(noise(2)).isfinite().all()
     assert layer.load_state_dict(new.state_dict()) == ([], [])
+
+
+def test_layers_do_not_depend_on_torchs_default_device():
+    x = torch.randn(2, 4, 20)
+    with torch.device("meta"):  # every tensor that is made on this device by mistake raises an error
+        for mask in (GaussianMask(1, sigma=0.2, device="cpu"), ChannelGaussianMask(1, 4, sigma=0.2, device="cpu")):
+            layer = FlexConv1d(4, 4, 33, groups=4, mask=mask, device="cpu")
+            layer.mask.set_(sigma=0.3)
+            assert layer.extent == (21,)
+            assert not layer(x, lengths=[20, 7], observed=x[:, 0] > -1).is_meta
+            assert not layer.eval()(x).is_meta
+        logits = FlexTCN(in_channels=4, num_classes=2, length=20, widths=[4], device="cpu")(x, lengths=[20, 7])
+        assert not logits.is_meta
+
+
+def test_layer_with_many_initial_sizes_on_the_meta_device():
+    with torch.device("meta"):
+        layer = FlexConv1d(4, 4, 33, groups=4, mask=ChannelGaussianMask(1, 4, sigma=0.1, largest_sigma=0.5))
+    assert all(p.is_meta for p in layer.parameters())
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    torch.testing.assert_close(layer.mask.sigma[[0, -1], 0], torch.tensor([0.1, 0.5]))
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])

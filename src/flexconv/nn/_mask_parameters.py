@@ -90,13 +90,16 @@ class MaskParameters(nn.Module):
         """Change the center, the width, or both: numbers, or one per axis."""
         self._reads.forget()
         for row, value in enumerate((mean, sigma)):
-            if value is not None:
-                with torch.no_grad():
-                    if self.form == "scaled":  # a new start, from which nothing has been learned yet
-                        self.start.select(-2, row).copy_(torch.as_tensor(value, dtype=self.start.dtype))
-                        (self.shift, self.growth)[row].zero_()
-                    else:
-                        (self.mean, self.sigma)[row].copy_(torch.as_tensor(value, dtype=torch.float64))
+            if value is None:
+                continue
+            if not isinstance(value, torch.Tensor):
+                value = torch.as_tensor(value, dtype=torch.float64, device="cpu")  # not torch's default device
+            with torch.no_grad():
+                if self.form == "scaled":  # a new start, from which nothing has been learned yet
+                    self.start.select(-2, row).copy_(value)
+                    (self.shift, self.growth)[row].zero_()
+                else:
+                    (self.mean, self.sigma)[row].copy_(value)
 
     def _compute(self, name: str, row: int) -> torch.Tensor:
         """Mean or σ of a scaled mask. The next use of the mask raises an error if somebody writes into the result."""
