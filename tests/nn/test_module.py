@@ -14,6 +14,7 @@ import torch.distributed
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
+from flexconv.errors import UsageError
 from flexconv.models import FlexTCN
 from flexconv.nn import GENERATORS, ChannelGaussianMask, MAGNet
 from tests.conftest import relative_error
@@ -285,6 +286,16 @@ def test_layer_on_meta_device_can_be_initialized_later(generator):
     assert layer.extent == new.extent
     assert layer(noise(2)).isfinite().all()
     assert layer.load_state_dict(new.state_dict()) == ([], [])
+
+
+@pytest.mark.parametrize("parametrization", ["scaled", "paper"])
+def test_replicas_of_data_parallel_are_refused(parametrization, monkeypatch):
+    """They have no parameters, so the layer would compute on the wrong device and in the wrong precision."""
+    module = sys.modules["torch.nn.parallel.replicate"]
+    monkeypatch.setattr(module, "_broadcast_coalesced_reshape", lambda tensors, *_, **__: [tensors] * 2)  # needs GPUs
+    model = nn.Sequential(FlexConv1d(1, 1, 9, parametrization=parametrization))
+    with pytest.raises(UsageError, match="DistributedDataParallel"):
+        nn.parallel.replicate(model, [0, 1])
 
 
 def test_layers_do_not_depend_on_torchs_default_device():

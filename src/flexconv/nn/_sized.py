@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis
+from ..errors import UsageError
 from ..ops import Padding, Pads, resolve_padding
 from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims, refuse_torchscript
 from ._damping import damping
@@ -173,6 +174,12 @@ class SizedKernel(nn.Module):
 
     def __prepare_scriptable__(self) -> NoReturn:  # called by torch.jit.script
         refuse_torchscript(self)
+
+    def _replicate_for_data_parallel(self) -> NoReturn:  # called by torch.nn.DataParallel with several devices
+        raise UsageError(
+            f"{type(self).__name__} does not work in torch.nn.DataParallel, whose replicas have no parameters: use "
+            f"torch.nn.parallel.DistributedDataParallel"
+        )
 
     # --- changes that make kept sizes and kernels invalid -------------------------------------------------------------
 
