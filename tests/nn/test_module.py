@@ -371,6 +371,17 @@ def test_ddp_has_equal_gradients(process_group, parametrization):
     assert refresh_extents(model) == {"module": twin.extent}
 
 
+@pytest.mark.parametrize("mask", [GaussianMask(2), RotatedGaussianMask(), ChannelGaussianMask(2, 2)])
+def test_sharded_layer_computes_the_same_and_can_be_printed(process_group, mask):
+    from torch.distributed.fsdp import fully_shard  # torch may be built without it
+
+    layer, x = FlexConv2d(2, 2, 9, groups=2, mask=mask), noise(2)
+    expected = layer(x)
+    sharded = fully_shard(copy.deepcopy(layer), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    assert "threshold=0.1" in str(sharded)
+    assert torch.equal(sharded(x), expected)
+
+
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier", "siren", "nsiren", "mlp", "njet"])
 def test_reset_of_submodules_equals_reset_of_layer(name):
     layer = FlexConv1d(1, 2, 99, padding="causal", generator=name)

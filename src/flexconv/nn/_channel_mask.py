@@ -159,6 +159,8 @@ class ChannelGaussianMask(GaussianMask):
 
     def extra_repr(self) -> str:
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        sigma = self.sigma.detach().abs()
-        sizes = "" if not readable(sigma) else f", sigma={sigma.min():.3g} … {sigma.max():.3g}"
+        sizes = ""
+        if all(map(readable, self.size_parameters())):  # neither on the meta device nor sharded
+            sigma = self.sigma.detach().abs()
+            sizes = f", sigma={sigma.min():.3g} … {sigma.max():.3g}"
         return f"{self.dims}, channels={self.channels}{sizes}, threshold={self.threshold}{form}"

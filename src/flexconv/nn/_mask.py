@@ -26,6 +26,7 @@ from torch import nn
 from .._arguments import per_axis_floats
 from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
+from ._extent import readable
 from ._grid import Axis, coarser, coarsest, filled, origins, tap_weights, was_resampled
 from ._guard import SIGMA_FLOOR, effective_sigma, guard, guarded_values
 from ._mask_parameters import FORMS, MaskParameters, format_values
@@ -253,7 +254,8 @@ class RotatedGaussianMask(GaussianMask):
         return coarsest(super()._limiting_axes(axes))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, angle={format_values(self.angle, [self.initial_angle])}"
+        angle = self.angle.tolist() if readable(self.angle) else [self.initial_angle]
+        return f"{super().extra_repr()}, angle={format_values(angle)}"
 
 
 def _rotated_gaussian(x: torch.Tensor, y: torch.Tensor, sigma: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
