@@ -623,15 +623,18 @@ def test_can_be_copied_and_pickled(copied, crop):
     assert torch.equal(again(x), other(x))
 
 
-def test_state_dicts_are_interchangeable():
+@pytest.mark.parametrize("crop", ["taper", "hard"])
+def test_state_dicts_are_interchangeable(crop):
     layer, x = make(1, 9), noise(make(1, 9))
-    other = at_resolution(make(1, 9), 2)
+    other = at_resolution(make(1, 9), 2, crop=crop)
     assert list(other.state_dict()) == list(layer.state_dict())
     other.load_state_dict(layer.state_dict())
-    assert torch.equal(other(x), at_resolution(layer, 2)(x))
+    assert torch.equal(other(x), at_resolution(layer, 2, crop=crop)(x))
     train(other, x)
     layer.load_state_dict(other.state_dict())
-    assert torch.equal(at_resolution(layer, 2)(x), other(x))
+    assert torch.equal(at_resolution(layer, 2, crop=crop)(x), other(x))
+    with pytest.raises(RuntimeError, match="9 taps"):  # there, the parameters would mean another kernel
+        make(1, 17).load_state_dict(other.state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

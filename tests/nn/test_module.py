@@ -14,7 +14,9 @@ import torch.distributed
 from torch import nn
 
 from flexconv import FlexConv1d, FlexConv2d, FlexConv3d, GaussianMask, RotatedGaussianMask, refresh_extents
-from flexconv.nn import GENERATORS, MAGNet
+from flexconv.errors import UsageError
+from flexconv.models import FlexTCN
+from flexconv.nn import GENERATORS, ChannelGaussianMask, MAGNet
 from tests.conftest import relative_error
 
 LAYERS = {1: FlexConv1d, 2: FlexConv2d, 3: FlexConv3d}
@@ -286,6 +288,38 @@ def test_layer_on_meta_device_can_be_initialized_later(generator):
     assert layer.load_state_dict(new.state_dict()) == ([], [])
 
 
+@pytest.mark.parametrize("parametrization", ["scaled", "paper"])
+def test_replicas_of_data_parallel_are_refused(parametrization, monkeypatch):
+    """They have no parameters, so the layer would compute on the wrong device and in the wrong precision."""
+    module = sys.modules["torch.nn.parallel.replicate"]
+    monkeypatch.setattr(module, "_broadcast_coalesced_reshape", lambda tensors, *_, **__: [tensors] * 2)  # needs GPUs
+    model = nn.Sequential(FlexConv1d(1, 1, 9, parametrization=parametrization))
+    with pytest.raises(UsageError, match="DistributedDataParallel"):
+        nn.parallel.replicate(model, [0, 1])
+
+
+def test_layers_do_not_depend_on_torchs_default_device():
+    x = torch.randn(2, 4, 20)
+    with torch.device("meta"):  # every tensor that is made on this device by mistake raises an error
+        for mask in (GaussianMask(1, sigma=0.2, device="cpu"), ChannelGaussianMask(1, 4, sigma=0.2, device="cpu")):
+            layer = FlexConv1d(4, 4, 33, groups=4, mask=mask, device="cpu")
+            layer.mask.set_(sigma=0.3)
+            assert layer.extent == (21,)
+            assert not layer(x, lengths=[20, 7], observed=x[:, 0] > -1).is_meta
+            assert not layer.eval()(x).is_meta
+        logits = FlexTCN(in_channels=4, num_classes=2, length=20, widths=[4], device="cpu")(x, lengths=[20, 7])
+        assert not logits.is_meta
+
+
+def test_layer_with_many_initial_sizes_on_the_meta_device():
+    with torch.device("meta"):
+        layer = FlexConv1d(4, 4, 33, groups=4, mask=ChannelGaussianMask(1, 4, sigma=0.1, largest_sigma=0.5))
+    assert all(p.is_meta for p in layer.parameters())
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    torch.testing.assert_close(layer.mask.sigma[[0, -1], 0], torch.tensor([0.1, 0.5]))
+
+
 @pytest.mark.parametrize("algorithm", ["direct", "fft"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_meta_input_gives_output_shape(dims, algorithm):
@@ -335,6 +369,17 @@ def test_ddp_has_equal_gradients(process_group, parametrization):
         for each in (layer, twin):
             each.mask.set_(sigma=1.5 * each.mask.sigma.detach())
     assert refresh_extents(model) == {"module": twin.extent}
+
+
+@pytest.mark.parametrize("mask", [GaussianMask(2), RotatedGaussianMask(), ChannelGaussianMask(2, 2)])
+def test_sharded_layer_computes_the_same_and_can_be_printed(process_group, mask):
+    from torch.distributed.fsdp import fully_shard  # torch may be built without it
+
+    layer, x = FlexConv2d(2, 2, 9, groups=2, mask=mask), noise(2)
+    expected = layer(x)
+    sharded = fully_shard(copy.deepcopy(layer), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    assert "threshold=0.1" in str(sharded)
+    assert torch.equal(sharded(x), expected)
 
 
 @pytest.mark.parametrize("name", ["magnet", "gabor", "fourier", "siren", "nsiren", "mlp", "njet"])

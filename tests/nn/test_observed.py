@@ -10,7 +10,7 @@ import torch
 from flexconv import FlexConv1d, FlexConv2d, GaussianMask, SeparableFlexConv1d, SeparableFlexConv2d
 from flexconv.errors import ArgumentError, ArgumentTypeError, FlexConvError
 from flexconv.models import SepFlexNet
-from flexconv.nn import fill_missing
+from flexconv.nn import RotatedGaussianMask, fill_missing
 from tests.conftest import mentions, relative_error
 from tests.nn.helpers import LAYERS, noise, tiny_magnet
 
@@ -88,6 +88,21 @@ def test_constant_signals_are_continued(dims):
     observed = some_missing(dims, rate=0.3)
     filled = fill_missing(layer, torch.where(observed.unsqueeze(1), x, torch.nan), observed.unsqueeze(1))
     assert relative_error(filled, x) < 1e-12
+
+
+@pytest.mark.parametrize("threshold", [0.1, None])
+def test_neighbors_follow_the_angle_of_a_rotated_mask(threshold):
+    x, observed = noise(1, 3, 12, 12), torch.rand(1, 1, 12, 12) > 0.6
+
+    def filled(sigma, angle):
+        mask = RotatedGaussianMask(sigma=sigma, angle=angle, threshold=threshold, dtype=torch.float64)
+        return fill_missing(make_layer(2, kernel_size=15, mask=mask), x, observed)
+
+    tall = filled((0.5, 0.1), 0.0)
+    torch.testing.assert_close(filled((0.1, 0.5), math.pi / 2), tall)
+    mask = GaussianMask(2, sigma=(0.5, 0.1), threshold=threshold, dtype=torch.float64)
+    torch.testing.assert_close(fill_missing(make_layer(2, kernel_size=15, mask=mask), x, observed), tall)
+    assert relative_error(filled((0.5, 0.1), 1.0), tall) > 0.1
 
 
 def test_smooth_signals_are_reconstructed_better_than_by_zeros():

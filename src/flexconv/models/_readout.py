@@ -18,7 +18,7 @@ def check_readout_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor
     """Return lengths [batch] as int64 on the device of x. Only readout="every" accepts sequences of length 0."""
     checked = check_lengths(lengths, x)
     if readout != "every" and can_read_values(checked):
-        shortest = int(torch.as_tensor(lengths).min())
+        shortest = int(lengths.min() if isinstance(lengths, torch.Tensor) else min(lengths))
         if shortest < 1:
             raise ArgumentError(f"lengths must be at least 1 for {readout=}; got {shortest}")
     return checked.to(torch.int64)  # short integers would overflow

@@ -100,11 +100,12 @@ class ChannelGaussianMask(GaussianMask):
 
     def _widths(self, sigma: Sequence[float]) -> torch.Tensor:
         """The initial σ of every channel, if the first one has this one → [channels, D]."""
-        first = torch.tensor(sigma, dtype=torch.float64)
+        on_host = {"dtype": torch.float64, "device": "cpu"}  # whatever torch's default device is
+        first = torch.tensor(sigma, **on_host)
         if self.largest_sigma is None:
             return first.expand(self.channels, -1)
-        ratio = torch.tensor(self.largest_sigma, dtype=torch.float64).abs() / first.abs()
-        steps = torch.linspace(0, 1, self.channels, dtype=torch.float64).unsqueeze(1)
+        ratio = torch.tensor(self.largest_sigma, **on_host).abs() / first.abs()
+        steps = torch.linspace(0, 1, self.channels, **on_host).unsqueeze(1)
         return first * ratio.clamp(min=1.0) ** steps
 
     def _has_widths(self, sigma: Sequence[float]) -> bool:
@@ -158,6 +159,8 @@ class ChannelGaussianMask(GaussianMask):
 
     def extra_repr(self) -> str:
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        sigma = self.sigma.detach().abs()
-        sizes = "" if not readable(sigma) else f", sigma={sigma.min():.3g} … {sigma.max():.3g}"
+        sizes = ""
+        if all(map(readable, self.size_parameters())):  # neither on the meta device nor sharded
+            sigma = self.sigma.detach().abs()
+            sizes = f", sigma={sigma.min():.3g} … {sigma.max():.3g}"
         return f"{self.dims}, channels={self.channels}{sizes}, threshold={self.threshold}{form}"

@@ -58,6 +58,8 @@ def make_generator(
     dtype: torch.dtype | None,
 ) -> KernelGenerator:
     """The generator of a layer from its name, from a function that makes one, or as it is."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ArgumentTypeError(f"dtype must be a real floating-point dtype; got {dtype!r}")
     if isinstance(generator, str):
         if generator not in GENERATORS:
             unknown_name("kernel generator", generator, GENERATORS)

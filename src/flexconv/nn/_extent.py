@@ -181,7 +181,7 @@ def size_settings(source: SizeSource | None) -> tuple[object, ...]:
 def as_tensors(source: SizeSource, values: Sequence[Values]) -> list[torch.Tensor]:
     """Values of the size parameters as tensors on the host, in the precision that the mask computes in."""
     dtypes = [torch.float32 if p.itemsize < 4 else p.dtype for p in source.size_parameters()]
-    return [torch.tensor(v, dtype=dtype) for v, dtype in zip(values, dtypes, strict=True)]
+    return [torch.tensor(v, dtype=dtype, device="cpu") for v, dtype in zip(values, dtypes, strict=True)]
 
 
 def _flat(values: Values) -> Iterable[float]:

@@ -17,7 +17,8 @@ def check_lengths(lengths: torch.Tensor | Sequence[int], x: torch.Tensor, paddin
     """
     if padding_mode != "zeros":
         raise ArgumentError(f"lengths needs padding_mode='zeros'; this layer has {padding_mode!r}")
-    lengths = torch.as_tensor(lengths)
+    if not isinstance(lengths, torch.Tensor):
+        lengths = torch.as_tensor(lengths, device="cpu")  # not torch's default device
     if lengths.numel() and (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool):
         raise ArgumentTypeError(f"lengths must be integers; got {lengths.dtype}")
     if x.ndim != 3 or lengths.shape != x.shape[:1]:

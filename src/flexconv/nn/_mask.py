@@ -26,6 +26,7 @@ from torch import nn
 from .._arguments import per_axis_floats
 from ..errors import ArgumentError
 from ._crop import RAMP_SLACK, authors_bounds, everything, keep_enough, ramp_ends
+from ._extent import readable
 from ._grid import Axis, coarser, coarsest, filled, origins, tap_weights, was_resampled
 from ._guard import SIGMA_FLOOR, effective_sigma, guard, guarded_values
 from ._mask_parameters import FORMS, MaskParameters, format_values
@@ -95,6 +96,19 @@ class GaussianMask(MaskParameters):
         for d, (x, keep) in enumerate(zip(lines, self._crop_factors(bounds, lines, axes), strict=True)):
             profile = torch.exp(-0.5 * ((x - mean[d]) / sigma[d]).square())
             mask = mask.unsqueeze(-1) * (profile * keep)
+        return mask
+
+    def around(self, sigma: torch.Tensor, offsets: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        """The mask moved to a position: its values at offsets [n_d] from there, for widths [n, D] → [n, *n_d].
+
+        It is cropped as always, and at least the next tap is kept.
+        """
+        mask = sigma.new_ones(1)
+        for d, (offset, axis) in enumerate(zip(offsets, axes, strict=True)):
+            profile = torch.exp(-0.5 * (offset / sigma[:, d, None]).square())
+            if self.threshold is not None:
+                profile = profile * ((profile > self.threshold) | (offset.abs() < 1.5 * axis.spacing))
+            mask = mask.unsqueeze(-1) * profile.view(len(sigma), *[1] * d, -1)
         return mask
 
     # --- which taps are kept ------------------------------------------------------------------------------------------
@@ -221,22 +235,37 @@ class RotatedGaussianMask(GaussianMask):
         if self.threshold is None:
             return everything(mean, axes)
         mean, sigma = guarded_values(mean, sigma, coarsest(axes))
-        width = torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow
-        return keep_enough(mean, self._reach(width), axes)
+        return keep_enough(mean, self._reach(_box(sigma, angle)), axes)
 
     def _gaussian(
         self, values: Sequence[torch.Tensor], bounds: torch.Tensor, lines: Sequence[torch.Tensor], axes: Sequence[Axis]
     ) -> torch.Tensor:
         mean, sigma, angle = values
         rows, columns = self._crop_factors(bounds, lines, axes)
-        cos, sin = angle.cos(), angle.sin()
-        x, y = (lines[0] - mean[0]).unsqueeze(1), (lines[1] - mean[1]).unsqueeze(0)
-        u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
-        mask = torch.exp(-0.5 * (u.square() + v.square()))
+        mask = _rotated_gaussian(lines[0] - mean[0], lines[1] - mean[1], sigma, angle)
         return mask * (rows.unsqueeze(1) * columns.unsqueeze(0))
+
+    def around(self, sigma: torch.Tensor, offsets: Sequence[torch.Tensor], axes: Sequence[Axis]) -> torch.Tensor:
+        (sigma,), angle = sigma, self.angle.detach().to(sigma)
+        kept = super().around(_box(sigma, angle)[None], offsets, axes) > 0
+        return _rotated_gaussian(offsets[0], offsets[1], sigma, angle) * kept
 
     def _limiting_axes(self, axes: Sequence[Axis]) -> list[Axis]:
         return coarsest(super()._limiting_axes(axes))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, angle={format_values(self.angle, [self.initial_angle])}"
+        angle = self.angle.tolist() if readable(self.angle) else [self.initial_angle]
+        return f"{super().extra_repr()}, angle={format_values(angle)}"
+
+
+def _rotated_gaussian(x: torch.Tensor, y: torch.Tensor, sigma: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """The Gaussian with widths [2] along axes that are rotated by an angle [1], at offsets x [n], y [m] → [n, m]."""
+    cos, sin = angle.cos(), angle.sin()
+    x, y = x.unsqueeze(1), y.unsqueeze(0)
+    u, v = (cos * x + sin * y) / sigma[0], (cos * y - sin * x) / sigma[1]
+    return torch.exp(-0.5 * (u.square() + v.square()))
+
+
+def _box(sigma: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """The width per axis [2] of the bounding box of a rotated ellipse."""
+    return torch.hypot(angle.cos() * sigma, angle.sin() * sigma.flip(0))  # the square of a huge σ would overflow

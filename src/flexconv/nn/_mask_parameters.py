@@ -90,13 +90,16 @@ class MaskParameters(nn.Module):
         """Change the center, the width, or both: numbers, or one per axis."""
         self._reads.forget()
         for row, value in enumerate((mean, sigma)):
-            if value is not None:
-                with torch.no_grad():
-                    if self.form == "scaled":  # a new start, from which nothing has been learned yet
-                        self.start.select(-2, row).copy_(torch.as_tensor(value, dtype=self.start.dtype))
-                        (self.shift, self.growth)[row].zero_()
-                    else:
-                        (self.mean, self.sigma)[row].copy_(torch.as_tensor(value, dtype=torch.float64))
+            if value is None:
+                continue
+            if not isinstance(value, torch.Tensor):
+                value = torch.as_tensor(value, dtype=torch.float64, device="cpu")  # not torch's default device
+            with torch.no_grad():
+                if self.form == "scaled":  # a new start, from which nothing has been learned yet
+                    self.start.select(-2, row).copy_(value)
+                    (self.shift, self.growth)[row].zero_()
+                else:
+                    (self.mean, self.sigma)[row].copy_(value)
 
     def _compute(self, name: str, row: int) -> torch.Tensor:
         """Mean or σ of a scaled mask. The next use of the mask raises an error if somebody writes into the result."""
@@ -213,10 +216,12 @@ class MaskParameters(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
-        mean = "None" if self.initial_mean is None else format_values(self.mean, self.initial_mean)
+        mean, sigma = self.initial_mean, self.initial_sigma or [INITIAL_SIGMA]
+        if all(map(readable, self.size_parameters())):  # neither on the meta device nor sharded
+            mean, sigma = mean and self.mean.tolist(), self.sigma.tolist()
         form = "" if self.form == "guarded" else f", form={self.form!r}"
-        sigma = format_values(self.sigma, self.initial_sigma or [INITIAL_SIGMA])
-        return f"{self.dims}, mean={mean}, sigma={sigma}, threshold={self.threshold}{form}"
+        shown = "None" if mean is None else format_values(mean)
+        return f"{self.dims}, mean={shown}, sigma={format_values(sigma)}, threshold={self.threshold}{form}"
 
 
 def _is_untouched(tensor: torch.Tensor, value: float) -> bool:
@@ -224,7 +229,7 @@ def _is_untouched(tensor: torch.Tensor, value: float) -> bool:
     return not readable(tensor.detach()) or bool((tensor == value).all())
 
 
-def format_values(tensor: torch.Tensor, initial: Sequence[float]) -> str:
-    """The value of a tensor to three digits, or its initial value if it cannot be read, as on the meta device."""
-    texts = [f"{value:.3g}" for value in (tensor.tolist() if readable(tensor.detach()) else initial)]
+def format_values(values: Sequence[float]) -> str:
+    """Numbers to three digits: one if they are all equal."""
+    texts = [f"{value:.3g}" for value in values]
     return texts[0] if len(set(texts)) == 1 else "(" + ", ".join(texts) + ")"

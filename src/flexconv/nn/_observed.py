@@ -262,11 +262,7 @@ def _weights(layer: FlexConvNd, like: torch.Tensor) -> torch.Tensor:
         sigma = layer.mask.sigma.detach().to(like).reshape(-1, layer.dims).abs()
         sigma = torch.maximum(sigma, filled(layer.mask.sigma_floor(layer.axes), like=sigma))
         sigma = sigma if len(sigma) == 1 else sigma.unflatten(0, (layer.in_channels, -1)).amax(1)
-        for d, offset in enumerate(offsets):
-            profile = torch.exp(-0.5 * (offset / sigma[:, d, None]).square())  # [1 or channels, n]
-            if layer.mask.threshold is not None:  # as the mask, and at least the next sample
-                profile = profile * ((profile > layer.mask.threshold) | (offset.abs() < 1.5 * layer.axes[d].spacing))
-            weight = weight * profile.view(len(sigma), *[1] * d, -1, *[1] * (layer.dims - 1 - d))
+        weight = weight * layer.mask.around(sigma, offsets, layer.axes)
     return weight.unsqueeze(1)
 
 

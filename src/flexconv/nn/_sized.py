@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from .._arguments import per_axis
+from ..errors import UsageError
 from ..ops import Padding, Pads, resolve_padding
 from ._checks import PARAMETRIZATIONS, check_generator, check_mask_channels, check_mask_dims, refuse_torchscript
 from ._damping import damping
 from ._extent import Extent, SizeSource
-from ._grid import Axis, KernelGrid, TapRange, origins
+from ._grid import Axis, KernelGrid, TapRange
 from ._guard import guarded_numbers
 from ._half import HALF, Convert, check_float16, converted_dtype, in_float32
 from ._mask import GaussianMask
@@ -82,6 +83,8 @@ class SizedKernel(nn.Module):
         """Set the grid and tell mask and generator. Fresh parameters of the generator move to where the mask starts."""
         check_mask_channels(self.mask, self.in_channels, self.out_channels, self.groups)
         self._grid = grid
+        if not grid.resampled:
+            self._trained_axes = grid.axes
         self._extent = Extent(grid.axes)
         center = sigma = sigmas = None
         scaled = self.parametrization == "scaled"
@@ -172,6 +175,12 @@ class SizedKernel(nn.Module):
     def __prepare_scriptable__(self) -> NoReturn:  # called by torch.jit.script
         refuse_torchscript(self)
 
+    def _replicate_for_data_parallel(self) -> NoReturn:  # called by torch.nn.DataParallel with several devices
+        raise UsageError(
+            f"{type(self).__name__} does not work in torch.nn.DataParallel, whose replicas have no parameters: use "
+            f"torch.nn.parallel.DistributedDataParallel"
+        )
+
     # --- changes that make kept sizes and kernels invalid -------------------------------------------------------------
 
     def train(self: Self, mode: bool = True) -> Self:
@@ -225,7 +234,7 @@ class SizedKernel(nn.Module):
 
     def _trained_grid(self) -> list[list[int]]:
         """Taps, and 1 if causal, per axis of the grid that the parameters belong to; `at_resolution` keeps it."""
-        return [[axis.size, int(axis.causal)] for axis in origins(self.axes)]
+        return [[axis.size, int(axis.causal)] for axis in self._trained_axes]
 
     def _apply(self: Self, fn: Convert, recurse: bool = True) -> Self:
         """Convert the layer. Generator and mask stay in float32 in half precision; see `_half.py`."""

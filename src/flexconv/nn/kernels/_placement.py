@@ -55,7 +55,7 @@ class Placement(NamedTuple):
         """Taps of the whole grid → [n, D]: all of them, or some thousands spread evenly if there are more."""
         lines = [axis.coordinates(axis.whole, device=device, dtype=dtype) for axis in self.axes]
         most = round(MOST_SAMPLES ** (1 / len(lines)))
-        chosen = [x[torch.linspace(0, len(x) - 1, min(len(x), most)).round().long()] for x in lines]
+        chosen = [x[torch.linspace(0, len(x) - 1, min(len(x), most), device="cpu").round().long()] for x in lines]
         return mesh(chosen).flatten(1).t()
 
     def samples(self, *, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
