@@ -251,6 +251,16 @@ def test_coefficients_of_recordings_are_computed(tmp_path):
         Predictor(model, resolution="native")
 
 
+def test_recordings_with_as_many_frames_as_in_training_are_not_divided(tmp_path):
+    rate, frames = 22_050, 21  # 160 frames per second are 138 samples apart, which does not divide a second
+    samples = sound((frames - 1) * hop_length(rate) + 100, rate)
+    save_wav(tmp_path / "a.wav", samples, rate)
+    model = series_network(20, frames, scale=2**-15, mfcc_rate=rate)
+    (found,) = predict(model, tmp_path / "a.wav", hop=0.01)
+    assert (found.start, found.stop, found.chunks) == (0.0, len(samples) / rate, ())
+    assert_predicts([found], probabilities_of(model, samples[None, None].copy()))
+
+
 def test_rejects_recordings_that_do_not_fit(tmp_path):
     model = wave_network()
     save_wav(tmp_path / "stereo.wav", sound(400), channels=2)

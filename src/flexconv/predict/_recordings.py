@@ -34,6 +34,8 @@ def read_recording(file: Path, target: Target) -> list[Sample]:
     if target.inputs.mfcc_rate is not None and total <= hop_length(rate):
         needed = f"MFCCs need more than {hop_length(rate)}"
         raise DamagedDataError(f"{file}: {plural(total, 'sample')} at {rate} Hz, but {needed}")
+    if target.inputs.mfcc_rate is not None and length <= total < length + hop_length(rate):
+        length = total  # as many frames as the training samples, so it is not divided
     step = length if target.hop is None else max(1, round(target.hop * rate))
     return [
         Sample(wave[:, start : start + length], (scale,), start=start / rate, stop=min(start + length, total) / rate)
