@@ -106,6 +106,15 @@ def test_windows_line_ends_exponents_and_spaces(write):
     torch.testing.assert_close(table.inputs, torch.tensor([[[1e-3, -25.0]], [[3.0, 0.5]]]))
 
 
+def test_quoted_fields_may_contain_line_breaks(write):
+    text = 'kind,"in\nvolts",b\n"cat\nand dog",1,2\ncatand dog,3,4\n"cat\nand dog",5,6\n'
+    table = data.read_table(write("own.csv", text))
+    assert table.labels == ("cat\nand dog", "catand dog", "cat\nand dog")
+    assert table.inputs.tolist() == [[[1, 2]], [[3, 4]], [[5, 6]]]
+    with pytest.raises(data.DamagedDataError, match=r"line 8, column 'b': 'seven'"):
+        data.read_table(write("own.csv", text + "cat,7,seven\n"))
+
+
 def test_compressed_table(write):
     assert len(data.read_table(write("own.csv.gz", gzip.compress(wide().encode()))).inputs) == 10
     with pytest.raises(data.DamagedDataError, match=r"own\.csv\.gz: cannot be decompressed"):

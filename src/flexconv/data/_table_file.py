@@ -141,7 +141,7 @@ class DelimitedFile(TableFile):
         return _problem(self._sample[column].strip(), self.names[column]) if self.is_text(column) else ""
 
     def read(self, numeric: Sequence[int], texts: Collection[int]) -> Content:
-        lines = self._lines[1:] if self.has_header else self._lines
+        lines = self._lines[self._header_lines :] if self.has_header else self._lines
         parsed = parse_lines(lines, self._delimiter, len(self.names), numeric, texts)
         if parsed is not None:
             numbers, strings = parsed
@@ -155,7 +155,7 @@ class DelimitedFile(TableFile):
         converters = others | {column: _collect(found) for column, found in strings.items()}
         try:
             numbers = np.loadtxt(
-                lines,
+                (f"{line}\n" for line in lines),  # a line break may be part of a quoted field
                 np.float32,
                 delimiter=None if self._delimiter == " " else self._delimiter,
                 comments=None,
@@ -184,7 +184,7 @@ class DelimitedFile(TableFile):
             reader = csv.reader((f"{line}\n" for line in lines), delimiter=self._delimiter)
             parsed = ((reader.line_num, fields) for fields in reader)
         try:
-            for number, (line, fields) in enumerate(parsed, start=skip - self.has_header):
+            for number, (line, fields) in enumerate(parsed, skip - self._header_lines if skip else -self.has_header):
                 if number >= 0:
                     yield number, skip + line, fields
         except csv.Error as error:  # a field that never ends
@@ -192,8 +192,9 @@ class DelimitedFile(TableFile):
 
     def _first_rows(self) -> tuple[list[str], list[str]]:
         self.has_header = False
-        rows = [fields for _, _, fields in islice(self._rows(), 2)]
-        return rows[0], rows[1] if len(rows) > 1 else []
+        rows = list(islice(self._rows(), 2))
+        self._header_lines = rows[0][1]  # more than 1 if a quoted name contains a line break
+        return rows[0][2], rows[1][2] if len(rows) > 1 else []
 
     def _check_one_column(self, first: list[str]) -> None:
         used = [each for each in DELIMITERS if each in self._lines[0]]
@@ -220,7 +221,7 @@ class DelimitedFile(TableFile):
     def _count_plain(self, numeric: Sequence[int]) -> int:
         """The number of lines at the beginning that are certainly right, so that a search may skip them."""
         texts = set(range(len(self.names))) - set(numeric)
-        for first in range(int(self.has_header), len(self._lines), BLOCK):
+        for first in range(self._header_lines if self.has_header else 0, len(self._lines), BLOCK):
             block = self._lines[first : first + BLOCK]
             if parse_lines(block, self._delimiter, len(self.names), numeric, texts) is None:
                 return first
