@@ -520,7 +520,7 @@ def test_saved_network_knows_its_inputs(finished):
 def test_invalid_network_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match=r"widths\[0\] must be at least 1; got -4"):
         train.train(tiny_recipe(model={"name": "flexnet3", "widths": [-4]}), tmp_path / "run")
-    for size in ({"num_classes": 3}, {"in_channels": 2}):
+    for size in ({"num_classes": 3}, {"num_classes": 12}, {"in_channels": 2}):
         with pytest.raises(ValueError, match="do not fit digits, which has 1 and 10: leave them out"):
             train.train(tiny_recipe(model={"name": "flexnet3", "widths": [4], **size}), tmp_path / "run")
     with pytest.raises(ValueError, match=r"model\.image_size 32 does not fit digits.* 8×8: leave it out"):
@@ -529,6 +529,10 @@ def test_invalid_network_leaves_no_folder(tmp_path):
         TypeError, match="'flextcn2' is for series and takes length; got image_size, which is for images"
     ):
         train.train(tiny_recipe(model={"name": "flextcn2"}), tmp_path / "run")
+    for name in ("flextcn2", "sepflexnet_tiny"):
+        series = {"model": {"name": name, "readout": "every"}, "data": {"name": "sdigits"}}
+        with pytest.raises(ValueError, match=r"readout='every'.*model\.readout"):
+            train.train(tiny_recipe(**series), tmp_path / "run")
     sines = {"name": "flexnet3", "widths": [4], "generator": "siren"}
     with pytest.raises(ValueError, match="SIREN"):  # there is no formula for its spectrum
         train.train(tiny_recipe(model=sines), tmp_path / "run")

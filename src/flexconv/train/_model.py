@@ -24,6 +24,11 @@ def build_model(recipe: Recipe, data: DataSplits) -> Model:
         model = _trained_model(recipe.model.name, data).to(dtype)
     else:
         model = _new_model(recipe.model, data)
+    if getattr(model, "readout", None) == "every":
+        raise ArgumentError(
+            f"{recipe.model.name} with readout='every' has logits for every time step, but a recipe trains a network "
+            "with one class per sample: set model.readout to mean or last, or write your own loop (docs/own-data.md)"
+        )
     with torch.no_grad():
         penalties(model, recipe)
     return model
@@ -35,7 +40,7 @@ def _new_model(settings: ModelRecipe, data: DataSplits) -> Model:
     _check_size(settings, data)
     options = {**data.model_arguments, **settings.options}
     model = create_model(settings.name, **options)
-    if options["in_channels"] != data.in_channels or options["num_classes"] < data.num_classes:
+    if options["in_channels"] != data.in_channels or options["num_classes"] != data.num_classes:
         raise ArgumentError(
             f"model.in_channels {options['in_channels']} and model.num_classes {options['num_classes']} do not fit "
             f"{data.name}, which has {data.in_channels} and {data.num_classes}: leave them out"
