@@ -473,6 +473,16 @@ def test_ambiguous_arrays_are_rejected(tmp_path, shape):
         data.load("npz", path=tmp_path / "own.npz", layout="L")
 
 
+def test_npz_with_another_byte_order(tmp_path):
+    inputs = np.random.default_rng(0).normal(size=(10, 2, 12))
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=np.arange(10) % 2)
+    swapped = {"inputs": inputs.astype(inputs.dtype.newbyteorder("S")), "labels": (np.arange(10) % 2).astype(">i2")}
+    np.savez(tmp_path / "swapped.npz", **swapped)
+    expected, own = (data.load("npz", path=tmp_path / name).train for name in ("own.npz", "swapped.npz"))
+    assert torch.equal(own.inputs, expected.inputs)
+    assert torch.equal(own.labels, expected.labels)
+
+
 def test_npz_with_flattened_images(tmp_path):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((10, 12), np.uint8), labels=np.arange(10) % 2)
     assert data.load("npz", path=tmp_path / "own.npz", shape=[3, 4]).image_size == (3, 4)

@@ -77,6 +77,7 @@ def _inputs(
     if inputs.ndim == 0 or not inputs.size:
         raise DamagedDataError(f"{where}: shape {inputs.shape}, expected samples [N, C, H, W] or [N, C, L]")
     inputs = arrange(inputs, layout, where) if shape is None else _reshaped(inputs, shape, layout, where)
+    inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)  # torch has no other byte order
     if inputs.dtype not in (np.uint8, np.int16, np.float16, np.float32, np.float64):
         raise DamagedDataError(f"{where}: dtype {inputs.dtype}, expected uint8, int16 or a float dtype")
     if inputs.dtype.kind == "f":
