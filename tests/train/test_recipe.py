@@ -477,6 +477,22 @@ def test_rejects_yaml_that_expands_without_end(tmp_path, text, message):
         load_recipe("digits", [override])
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nepochs: 2\nseed: 3", "'seed' in line 3 is already in line 1"),
+        ("data:\n  name: digits\n  validation: 0.1\n  name: mnist", "'name' in line 4 is already in line 2"),
+        ("model: {name: flexnet3, name: flexnet5}", "'name'"),
+    ],
+)
+def test_rejects_a_key_that_occurs_twice(tmp_path, text, message):
+    (tmp_path / "twice.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=rf"^twice\.yaml is not a recipe: .*{message}"):
+        load_recipe(tmp_path / "twice.yaml")
+    with pytest.raises(ArgumentError, match="'widths'"):
+        load_recipe("digits", ["model={widths: [4], widths: [8]}"])
+
+
 def test_recipes_may_use_aliases(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "base: digits\nmodel: &m {widths: [3]}\nvariants: {a: {model: {<<: *m, dropout: 0.5}}}"

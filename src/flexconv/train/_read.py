@@ -244,6 +244,7 @@ def _parse(text: str, what: str) -> Any:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         _expanded_size(node, what, {})
+        _check_keys(node, what)
         return None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # the last two: a date in month 13
         if isinstance(error, ArgumentError):
@@ -277,6 +278,22 @@ def _expanded_size(node: Any, what: str, sizes: dict[int, int]) -> int:
         raise ArgumentError(f"{what} is not a recipe: it has more than {MOST_VALUES:,} values")
     sizes[id(node)] = size
     return size
+
+
+def _check_keys(node: Any, what: str) -> None:
+    """Raise an error if a mapping in a YAML node contains a key twice. PyYAML would ignore the first one."""
+    lines: dict[str, int] = {}  # of the keys
+    for item in node.value if isinstance(getattr(node, "value", None), list) else []:
+        value = item
+        if isinstance(item, tuple):
+            key, value = item
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise ArgumentError(
+                    f"{what} is not a recipe: the key {name!r} in line {line} is already in line {lines[name]}"
+                )
+            lines[name] = line
+        _check_keys(value, what)
 
 
 def parse_override(text: str) -> dict[str, Any]:
