@@ -775,6 +775,15 @@ def test_eval_of_an_unfinished_run_is_an_error(call, finished, tmp_path):
     assert_refused(call("eval", "run"), "no finished network.*--resume run")
 
 
+def test_eval_of_a_run_without_its_weights_is_an_error(call, finished, tmp_path):
+    for file in ("recipe.yaml", "results.json"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        shutil.copy(finished / "tiny" / file, tmp_path / "run")
+    outcome = call("eval", "run")
+    assert_refused(outcome, "run/weights is missing")
+    assert "--resume" not in outcome.err  # the run is finished, so resuming would do nothing
+
+
 def test_commands_in_messages_quote_folders_with_spaces(call, finished, tmp_path):
     RunFolder(tmp_path / "my run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "my run"), "finish it: flexconv train --resume 'my run'$")

@@ -77,7 +77,11 @@ def load_model(name: str) -> tuple[Model, Recipe | None]:
     if (run.path / CONFIG).is_file():  # a published network
         return from_pretrained(name), recipe
     if not run.weights.is_dir():
-        stages = [str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).finished]
+        stages = [
+            str(run.path / stage) for stage in ("target", "source") if RunFolder(run.path / stage).weights.is_dir()
+        ]
+        if run.finished and not stages:
+            raise RunError(f"{name} contains the log of a finished run, but not its network: {run.weights} is missing")
         resume = f"finish it: flexconv train --resume {shlex.quote(name)}"
         way = f"name one of its stages: {' or '.join(stages)}" if stages else resume
         raise RunError(f"{name} has no finished network; {way}")
