@@ -784,6 +784,14 @@ def test_eval_of_a_run_without_its_weights_is_an_error(call, finished, tmp_path)
     assert "--resume" not in outcome.err  # the run is finished, so resuming would do nothing
 
 
+def test_export_writes_no_file_if_there_is_no_test_set(call, finished, tmp_path):
+    shutil.copytree(finished / "tiny", tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("  test: true", "  test: false"))
+    assert_refused(call("export", "run", "--out", "a.safetensors", "--test"), "no test part")
+    assert not (tmp_path / "a.safetensors").exists()
+
+
 def test_commands_in_messages_quote_folders_with_spaces(call, finished, tmp_path):
     RunFolder(tmp_path / "my run").write_recipe(load_recipe(finished / "tiny.yaml"))
     assert_refused(call("eval", "my run"), "finish it: flexconv train --resume 'my run'$")

@@ -83,8 +83,10 @@ def export(
     if not force:
         refuse_existing(file)
     network, recipe, data = load_with_data(model, None, root) if test else (*load_model(model), None)
+    split = None
     if data is not None:
         _check_testable(data, network, bare=preprocessing is False or format == "conv")
+        split = part_of(data, "test")
     report = exporting.export(
         network.float(),  # a network may have been trained in float64
         file,
@@ -98,8 +100,8 @@ def export(
         force=force,
     )
     say(str(report))
-    if data is not None:
-        _test(network, report, part_of(data, "test"), Scorer(recipe, device="cpu", batch_size=None))
+    if split is not None:
+        _test(network, report, split, Scorer(recipe, device="cpu", batch_size=None))
 
 
 def _check_testable(data: DataSplits, network: Model, *, bare: bool) -> None:
