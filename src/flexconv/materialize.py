@@ -22,8 +22,7 @@ from .nn import (
     converted_dtype,
 )
 from .norm_scale import move_scale_to_norms
-from .ops import Pads
-from .ops._direct import MOST_DEPTHWISE_PADDING
+from .ops import MOST_DEPTHWISE_PADDING, Pads
 from .resolution import at_resolution
 
 CONV_LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -21,6 +21,9 @@ from ._factored import KernelBatch as KernelBatch
 from ._factored import Source as Source
 from ._factored import as_tensor as as_tensor
 
+# The most padding that torch's depthwise convolutions on a CPU handle fast.
+from ._direct import MOST_DEPTHWISE_PADDING as MOST_DEPTHWISE_PADDING
+
 # Lengths for which an FFT is fast.
 from ._fft import fast_length as fast_length
 
