@@ -14,15 +14,15 @@ from ._conv import conv2d as conv2d
 from ._conv import conv3d as conv3d
 from ._conv import conv_nd as conv_nd
 
+# The most padding that torch's depthwise convolutions on a CPU handle fast.
+from ._direct import MOST_DEPTHWISE_PADDING as MOST_DEPTHWISE_PADDING
+
 # Kernels given by factors, of one layer or of several layers together.
 from ._factored import FactoredKernel as FactoredKernel
 from ._factored import Factors as Factors
 from ._factored import KernelBatch as KernelBatch
 from ._factored import Source as Source
 from ._factored import as_tensor as as_tensor
-
-# The most padding that torch's depthwise convolutions on a CPU handle fast.
-from ._direct import MOST_DEPTHWISE_PADDING as MOST_DEPTHWISE_PADDING
 
 # Lengths for which an FFT is fast.
 from ._fft import fast_length as fast_length
