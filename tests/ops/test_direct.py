@@ -41,3 +41,10 @@ def test_long_kernels_in_bfloat16_are_computed_in_float32(monkeypatch, autocast)
     assert dtypes == [torch.float32, x.dtype]
     expected = F.conv1d(x.float(), weight.float(), bias.float(), padding=256)
     torch.testing.assert_close(y.float(), expected, atol=0, rtol=2**-8)
+
+
+def test_long_kernels_in_float64_are_left_alone_by_autocast():
+    x, weight = torch.randn(1, 1, 600, dtype=torch.float64), torch.randn(1, 1, 513, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ops.conv1d(x, weight, padding="same", algorithm="direct")
+    torch.testing.assert_close(y, F.conv1d(x, weight, padding=256))

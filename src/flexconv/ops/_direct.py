@@ -38,6 +38,8 @@ def _is_long_in_bfloat16(x: torch.Tensor, weight: torch.Tensor) -> bool:
     most = max(weight.shape[2:])
     if not isinstance(most, int) or most <= MOST_BFLOAT16_TAPS or exporting():  # symbolic sizes are left to torch
         return False
+    if x.dtype == torch.float64:  # autocast does not convert it
+        return False
     return (torch.get_autocast_dtype("cpu") if autocast_enabled("cpu") else x.dtype) == torch.bfloat16
 
 
