@@ -16,7 +16,7 @@ from ..train import build_model, make_fabric
 from ..train.display import Display
 
 _TCN = {"name": "flextcn6", "mask_options": {"sigma": 0.075}}  # the initial masks of the authors' code
-_SEPARABLE = {  # as in sepflexnet-scifar10
+_SEPARABLE = {  # as in sepflexnet-scifar10, but with the default width
     "name": "sepflexnet_tiny",
     "parametrization": "scaled",
     "train_features": True,

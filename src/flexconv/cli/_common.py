@@ -56,7 +56,7 @@ Changes = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        "--device",  # without names, typer 0.27.0 calls an option as its metavar, in capitals
+        "--device",  # typer 0.27.0 would call it --DEVICE, because of the metavar
         callback=_check_device,
         metavar="DEVICE",
         help="Device: cpu, cuda, or auto to use a GPU if there is one.",
